@@ -1,0 +1,63 @@
+"""The answer of ``diagnose``: a verdict, the facts of the run, ordered findings and the corrected launch command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from logforensics.findings import Finding, Severity
+
+SCHEMA = "logforensics.diagnosis/1"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagChange:
+    """One difference between the given and the corrected command. ``old``/``new`` are None where absent."""
+
+    flag: str
+    old: Any
+    new: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedCommand:
+    """A launch line that can be pasted, with what was changed and why; secrets are masked."""
+
+    text: str
+    changes: tuple[FlagChange, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Lines by outcome. ``unknown_examples`` and ``damaged_examples`` hold ``(source, line, text)``."""
+
+    lines: int = 0
+    parsed: int = 0
+    noise: int = 0
+    unknown: int = 0
+    damaged: int = 0
+    unfinished: int = 0
+    unknown_examples: tuple[tuple[str, int, str], ...] = ()
+    damaged_examples: tuple[tuple[str, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Everything ``diagnose`` found out. ``run`` is JSON-ready (see docs/diagnosis.schema.json)."""
+
+    verdict: str  # failed, degraded, healthy or incomplete
+    summary: str  # one sentence
+    run: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    coverage: Coverage
+    sources: tuple[str, ...]
+    recommended_command: CorrectedCommand | None = None
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def worst(self) -> Severity | None:
+        """The worst severity among the findings, or None where there are none."""
+        return min((f.severity for f in self.findings), key=lambda s: s.rank, default=None)

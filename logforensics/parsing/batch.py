@@ -1,0 +1,298 @@
+"""Batch lines: ``Prefill batch, #new-seq: 1, …`` and ``Decode batch, #running-req: 5, …``.
+
+The fast path learns the order of the labels from the first row of each shape and reads every row of that shape in one vectorised pass;
+a row whose labels differ, or whose numbers are not numbers, falls out as null and goes to the next shape, at last to :func:`read_one`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from logforensics.parsing import packs
+from logforensics.parsing.prefix import ranks_of
+from logforensics.schema import FRAMES
+
+if TYPE_CHECKING:
+    import polars as pl
+
+KINDS = ("prefill", "decode")
+MARKS = (" batch, #", " batch. #", " batch [", " batch(mixed #")
+WORDS = {"prefill": "Prefill batch", "decode": "Decode batch"}
+HEAD = re.compile(r"(?P<kind>Prefill|Decode) batch(?:\((?P<mixed>mixed #running-req: \d+)\))?(?: \[(?P<iteration>\d+)\])?[.,] (?=#)")
+_STAMP = re.compile(r"\[((?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(\.\d{3})?)(?=[ \]])")
+_TAIL = re.compile(r"(?: [A-Z_]{2,8}\d+)*\] (?:Decode|Prefill) batch(?: \[)?")
+_LABEL = re.compile(r"#?[A-Za-z][\w .+/()-]{0,60}")
+_MAX_SHAPES = 24
+_BOOLEANS = {"True": True, "False": False}
+
+
+class Field(NamedTuple):
+    """One field of a learned shape: its place after splitting at ", ", the text before the value, and the column it goes to."""
+
+    place: int
+    lead: str
+    column: str | None  # None: a label the tables do not know, kept in `extra`
+    label: str
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The label table of one kind of line."""
+
+    columns: Mapping[str, str]
+    dtypes: Mapping[str, str]
+    essential: frozenset[str]
+
+
+@cache
+def labels(kind: str) -> Labels:
+    """Label table of ``prefill`` or ``decode`` from patterns/batch.toml."""
+    table = packs.tables("batch.toml")[kind]
+    return Labels(table["labels"], {c.name: c.dtype for c in FRAMES[kind]}, frozenset(table["essential"]))
+
+
+# ---------------------------------------------------------------------------------------------------------------- one line
+
+
+def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
+    """Kind and columns of one message that begins with a batch head, or None if it is no complete batch record.
+
+    ``cut`` says that another record follows on the same line: then the last value counts only if ", " closes it.
+    """
+    head = HEAD.match(message)
+    if head is None:
+        return None
+    kind = "prefill" if head["kind"] == "Prefill" else "decode"
+    table = labels(kind)
+    row: dict[str, Any] = {}
+    extra: dict[str, str] = {}
+    body = message[head.end() :]
+    closed = body.endswith((", ", ","))
+    pieces = body.rstrip(", ").split(", ")
+    if head["mixed"]:
+        pieces.insert(0, head["mixed"])
+    for label, text in _labelled(pieces):
+        if label is None:
+            return None
+        column = table.columns.get(label)
+        if column is None:
+            extra[label] = text
+            continue
+        value = _value(text, table.dtypes[column])
+        if value is None:
+            return None
+        row.setdefault(column, value)
+    if not table.essential <= row.keys() or (cut and not closed):
+        return None
+    if head["iteration"]:
+        row["iteration"] = int(head["iteration"])
+    if extra:
+        row["extra"] = json.dumps(extra, ensure_ascii=False)
+    return kind, row
+
+
+def _labelled(pieces: Sequence[str]) -> Iterator[tuple[str | None, str]]:
+    """``label, value`` of each piece; a label None marks a piece that is neither.
+
+    0.4.9 prints two values under one label (``#token: full=5, swa=6``): both get the label before them.
+    """
+    before = ""
+    for piece in pieces:
+        label, colon, value = piece.partition(": ")
+        if colon and _LABEL.fullmatch(label):
+            part, equals, inner = value.partition("=")
+            if equals and part in ("full", "swa"):
+                before = label
+                yield f"{label}: {part}", inner
+            else:
+                yield label, value
+        elif before and piece.startswith("swa="):
+            yield f"{before}: swa", piece[4:]
+        else:
+            yield None, piece
+
+
+def _value(text: str, dtype: str) -> int | float | bool | None:
+    text = text.rstrip("% ")
+    if dtype == "Boolean":
+        return _BOOLEANS.get(text)
+    try:
+        return float(text) if dtype == "Float64" else int(text)
+    except ValueError:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------------------------- many lines
+
+
+def read_many(lines: pl.DataFrame, kind: str) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
+    """Read rows ``(n, line)`` of one kind: frames of what was read, and frames ``(n, line)`` of what was not."""
+    read: list[pl.DataFrame] = []
+    left: list[pl.DataFrame] = []
+    for _ in range(_MAX_SHAPES):
+        if lines.is_empty():
+            return read, left
+        shape = _learn(lines["line"][0], kind)
+        good = None if shape is None else _apply(lines, shape, kind)
+        if good is None or good[0].is_empty():
+            left.append(lines[:1])
+            lines = lines[1:]
+            continue
+        read.append(good[0])
+        lines = good[1]
+    left.append(lines)
+    return read, left
+
+
+class Shape(NamedTuple):
+    """A learned line: where the time stamp stands, what follows it, and the fields in their order."""
+
+    stamp_at: int
+    stamp_len: int
+    stamp_format: str
+    iteration: bool
+    fields: tuple[Field, ...]
+    closing: str
+
+
+def _learn(line: str, kind: str) -> Shape | None:
+    line = _joined(line)
+    pieces = line.split(", ")
+    stamp = _STAMP.search(pieces[0])
+    if stamp is None or WORDS[kind] not in pieces[0]:
+        return None
+    closing = ""
+    if line.endswith(","):
+        closing = ","
+    elif line.endswith(", "):
+        pieces.pop()
+        closing = ", "
+    table = labels(kind)
+    fields: list[Field] = []
+    seen: set[str] = set()
+    for place, (label, value) in enumerate(_labelled(pieces[1:]), 1):
+        if label is None:
+            return None
+        piece = pieces[place]
+        column = table.columns.get(label)
+        if column in seen:
+            continue
+        if column is not None:
+            seen.add(column)
+        bare = value[: -len(closing)] if closing == "," and place == len(pieces) - 1 else value
+        tail = "%" if bare.endswith("%") else ""
+        fields.append(Field(place, piece[: len(piece) - len(value)], column, label, tail))
+    if not table.essential <= seen:
+        return None
+    date = "%Y-%m-%d %H:%M:%S" if stamp[1][4:5] == "-" else "%H:%M:%S"
+    return Shape(stamp.start(1), len(stamp[1]), date + ("%.3f" if stamp[2] else ""), " batch [" in pieces[0], tuple(fields), closing)
+
+
+def _joined(line: str) -> str:
+    """The old separator ``batch. #`` as ``batch, #``, so that the head is a piece of its own in every release."""
+    return line.replace(" batch. #", " batch, #", 1)
+
+
+def _apply(lines: pl.DataFrame, shape: Shape, kind: str) -> tuple[pl.DataFrame, pl.DataFrame] | None:
+    """Rows that fit ``shape`` as a frame with columns n, time, tags and the values; and the rows that do not, unchanged."""
+    import polars as pl
+
+    last = max(field.place for field in shape.fields)
+    text = lines["line"]
+    if ". #" in text[0]:
+        text = text.str.replace(" batch. #", " batch, #", literal=True)
+    if shape.closing == ", ":
+        open_ended = ~text.str.ends_with(", ")
+        text = text.str.strip_suffix(", ")
+    elif shape.closing == ",":
+        open_ended = ~text.str.ends_with(",")
+        text = text.str.strip_suffix(",")
+    else:
+        open_ended = None
+    # splitn keeps what follows the last field in it, where it makes the cast fail; split_exact would drop it
+    pieces = text.str.splitn(", ", last + 1).struct.unnest()
+    table = labels(kind)
+    first = pl.col("field_0")
+    after = first.str.slice(shape.stamp_at + shape.stamp_len)
+    columns = [first.str.slice(shape.stamp_at, shape.stamp_len).alias("stamp")]
+    if shape.iteration:
+        halves = after.str.split_exact(" [", 1).struct
+        columns += [halves.field("field_0").alias("tags"), halves.field("field_1").str.strip_suffix("]").cast(pl.Int64, strict=False).alias("iteration")]
+    else:
+        columns.append(after.alias("tags"))
+    columns += [_value_of(field, table.dtypes) for field in shape.fields if field.column]
+    out = pieces.select(columns)
+    out = out.with_columns(_times(out["stamp"], shape.stamp_format), pl.col("tags").cast(pl.Categorical))
+    out = out.drop("stamp").insert_column(0, lines["n"])
+    bad = out.select(pl.any_horizontal(pl.exclude("n", "tags").is_null())).to_series()
+    odd = [tag for tag in out["tags"].unique().cast(pl.String).to_list() if tag is None or not _TAIL.fullmatch(tag)]
+    if odd:
+        bad |= out["tags"].cast(pl.String).is_in([tag for tag in odd if tag is not None]) | out["tags"].is_null()
+    if open_ended is not None:
+        bad |= open_ended
+    extra = [field for field in shape.fields if field.column is None]
+    if extra:
+        out = out.with_columns(_extra(pieces, extra))
+    if not bad.any():
+        return out, lines.clear()
+    return out.filter(~bad), lines.filter(bad)
+
+
+def _value_of(field: Field, dtypes: Mapping[str, str]) -> pl.Expr:
+    import polars as pl
+
+    assert field.column is not None  # noqa: S101 - narrowed by the caller
+    text = pl.col(f"field_{field.place}")
+    bare = text.str.strip_prefix(field.lead)
+    if field.tail:
+        bare = bare.str.strip_suffix(field.tail)
+    dtype = dtypes[field.column]
+    if dtype == "Boolean":
+        value = pl.when(bare == "True").then(True).when(bare == "False").then(False).otherwise(None)  # noqa: FBT003
+    else:
+        value = bare.cast(getattr(pl, dtype), strict=False)
+    return value.alias(field.column)
+
+
+def _times(stamps: pl.Series, form: str) -> pl.Series:
+    """Parse stamps; a second holds many lines, so only the distinct stamps are parsed."""
+    import polars as pl
+
+    values = pl.Series("time", stamps)
+    if form.startswith("%H"):
+        values = pl.select(pl.lit("1970-01-01 ") + values).to_series()
+        form = "%Y-%m-%d " + form
+    return values.str.to_datetime(form, time_unit="us", strict=False).alias("time")
+
+
+def _extra(pieces: pl.DataFrame, fields: Sequence[Field]) -> pl.Series:
+    import polars as pl
+
+    values = [pl.col(f"field_{f.place}").str.strip_prefix(f.lead).alias(f.label) for f in fields]
+    return pieces.select(pl.struct(values).struct.json_encode().alias("extra")).to_series()
+
+
+def with_ranks(frame: pl.DataFrame) -> pl.DataFrame:
+    """Replace the ``tags`` column by ``tp, dp, pp, ep``; columns of absent tags are left out."""
+    import polars as pl
+
+    names = frame["tags"].unique().cast(pl.String).to_list()
+    known = {name: ranks_of(name or "") for name in names}
+    columns = []
+    for place, column in enumerate(("tp", "dp", "pp", "ep")):
+        numbers = {name: ranks[place] for name, ranks in known.items() if ranks[place] is not None}
+        if not numbers:
+            continue
+        if len(set(numbers.values())) == 1 and len(numbers) == len(names):
+            columns.append(pl.lit(next(iter(numbers.values())), dtype=pl.UInt16).alias(column))
+        else:
+            columns.append(
+                pl.col("tags").cast(pl.String).replace_strict(numbers, default=None, return_dtype=pl.UInt16).alias(column)
+            )
+    return frame.with_columns(columns).drop("tags")

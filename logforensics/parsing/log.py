@@ -1,0 +1,196 @@
+"""A whole log, or several, as frames."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from logforensics.diagnosis import Coverage
+from logforensics.errors import InputError
+from logforensics.parsing.chunk import ChunkResult, read_chunk
+from logforensics.parsing.lines import LineReader, Tally
+from logforensics.reading import Source, open_sources
+from logforensics.schema import FRAMES, columns
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+_THREADS = 2
+_EXAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLog:
+    """What was read: typed frames (see docs/frames.md), what became of every line, and where it came from."""
+
+    frames: Mapping[str, pl.DataFrame]
+    coverage: Coverage
+    sources: tuple[str, ...]
+    is_sglang: bool
+    _opened: Mapping[str, Source] = field(default_factory=dict, repr=False)
+
+    def quote(self, wanted: Mapping[str, Iterable[int]]) -> dict[tuple[str, int], str]:
+        """The text of the given lines, by (source, line)."""
+        texts: dict[tuple[str, int], str] = {}
+        for name, lines in wanted.items():
+            if source := self._opened.get(name):
+                texts |= {(name, line): text for line, text in source.quote(lines).items()}
+        return texts
+
+    def require_sglang(self) -> None:
+        """Refuse a text that holds nothing SGLang prints.
+
+        Raises:
+            InputError: no line was recognised.
+        """
+        if not self.is_sglang:
+            raise InputError(f"{', '.join(self.sources)}: does not look like an SGLang server log: none of {self.coverage.lines} lines was recognised")
+
+
+def parse(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None, threads: int = _THREADS) -> ParsedLog:
+    """Read one or more logs (``-`` is standard input) into frames.
+
+    Args:
+        paths: a path or several; each becomes a value of the ``source`` column.
+        follow: reserved for growing files; only False is supported.
+        chunk_bytes: size of the pieces read at once; the rows do not depend on it.
+        threads: worker threads for the vectorised part; the rows do not depend on it.
+
+    Raises:
+        InputError: a file is missing, empty, a folder, or binary.
+    """
+    if follow:
+        raise InputError("follow=True is not supported: read the file again when it has grown")
+    sources = open_sources(paths)
+    parts = [_read_source(source, chunk_bytes, threads) for source in sources]
+    frames = {name: _whole(name, [(part.name, part.frames.get(name, []), part.launch_lines) for part in parts]) for name in FRAMES}
+    return ParsedLog(
+        frames=frames,
+        coverage=_coverage(parts),
+        sources=tuple(part.name for part in parts),
+        is_sglang=any(part.tally.sglang for part in parts),
+        _opened={source.name: source for source in sources},
+    )
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one source gave."""
+
+    name: str
+    frames: dict[str, list[pl.DataFrame]]
+    tally: Tally
+    lines: int
+    read: int
+    noise: int
+    launch_lines: list[int]
+
+
+def _read_source(source: Source, chunk_bytes: int | None, threads: int) -> _Part:
+    reader = LineReader()
+    part = _Part(source.name, {}, reader.tally, 0, 0, 0, [])
+    for result in _results(source, chunk_bytes, threads):
+        base = part.lines
+        last = len(result.rest) - 1
+        for place, line in enumerate(result.rest):
+            reader.feed(base + line.n, line.text, line.marks, unterminated=result.unterminated and place == last)
+        part.lines += result.lines
+        part.read += result.read
+        part.noise += result.access
+        _collect(part, reader, {name: [_shifted(frame, base) for frame in found] for name, found in result.frames.items()})
+    reader.close()
+    _collect(part, reader, {})
+    return part
+
+
+def _results(source: Source, chunk_bytes: int | None, threads: int) -> Iterator[ChunkResult]:
+    """Chunk results in order, with at most ``threads`` + 1 chunks in memory."""
+    chunks = source.chunks(chunk_bytes) if chunk_bytes else source.chunks()
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[ChunkResult]] = deque()
+        for chunk in chunks:
+            waiting.append(pool.submit(read_chunk, chunk.data))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _shifted(frame: pl.DataFrame, base: int) -> pl.DataFrame:
+    import polars as pl
+
+    return frame if base == 0 else frame.with_columns(pl.col("line") + pl.lit(base, dtype=pl.UInt64))
+
+
+def _collect(part: _Part, reader: LineReader, fast: dict[str, list[pl.DataFrame]]) -> None:
+    for name, found in fast.items():
+        part.frames.setdefault(name, []).extend(found)
+        part.tally.sglang |= bool(found)
+    for name, rows in reader.take().items():
+        if name == "launches":
+            part.launch_lines += [row["line"] for row in rows]
+        part.frames.setdefault(name, []).append(_from_rows(name, rows))
+
+
+def _from_rows(name: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
+    """Rows of dicts as a frame that holds only the columns some row has."""
+    import polars as pl
+
+    present = {key for row in rows for key, value in row.items() if value is not None}
+    schema = {column.name: _dtype(column.dtype) for column in columns(name) if column.name in present}
+    return pl.DataFrame([{key: row.get(key) for key in schema} for row in rows], schema=schema, orient="row", strict=False)
+
+
+def _whole(name: str, parts: list[tuple[str, list[pl.DataFrame], list[int]]]) -> pl.DataFrame:
+    """All pieces of one frame with every column of its schema, in line order per source."""
+    import polars as pl
+
+    pieces = [_with_source(source, frames, launches) for source, frames, launches in parts if frames]
+    schema = {column.name: _dtype(column.dtype) for column in columns(name)}
+    if not pieces:
+        return pl.DataFrame(schema=schema)
+    whole = pieces[0] if len(pieces) == 1 else pl.concat(pieces, how="diagonal")
+    missing = [pl.lit(None, dtype=dtype).alias(key) for key, dtype in schema.items() if key not in whole.columns]
+    return whole.with_columns(missing).select(schema.keys())
+
+
+def _with_source(source: str, frames: list[pl.DataFrame], launches: list[int]) -> pl.DataFrame:
+    import polars as pl
+
+    whole = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal")
+    if not whole["line"].is_sorted():
+        whole = whole.sort("line", maintain_order=True)
+    if len(launches) > 1:
+        starts = pl.Series("start", launches, dtype=pl.UInt64)
+        number = (starts.search_sorted(whole["line"], side="right").cast(pl.Int64) - 1).clip(lower_bound=0).cast(pl.UInt32)
+        launch = number.alias("launch")
+    else:
+        launch = pl.lit(0, dtype=pl.UInt32).alias("launch")
+    return whole.with_columns(pl.lit(source).alias("source"), launch)
+
+
+def _dtype(name: str) -> Any:
+    import polars as pl
+
+    return pl.Datetime("us") if name.startswith("Datetime") else getattr(pl, name)
+
+
+def _coverage(parts: list[_Part]) -> Coverage:
+    tallies = [(part, part.tally) for part in parts]
+    unknown = [(part.name, *example) for part, tally in tallies for example in tally.unknown_examples]
+    damaged = [(part.name, *example) for part, tally in tallies for example in tally.damaged_examples]
+    return Coverage(
+        lines=sum(part.lines for part in parts),
+        parsed=sum(tally.parsed + part.read for part, tally in tallies),
+        noise=sum(tally.noise + part.noise for part, tally in tallies),
+        unknown=sum(tally.unknown for _, tally in tallies),
+        damaged=sum(tally.damaged for _, tally in tallies),
+        unfinished=sum(tally.unfinished for _, tally in tallies),
+        unknown_examples=tuple(unknown[:_EXAMPLES]),
+        damaged_examples=tuple(damaged[:_EXAMPLES]),
+    )

@@ -1,0 +1,81 @@
+"""The bracket in front of an SGLang line: time stamp and rank tags.
+
+Forms by release (reference: FORMATS §1): ``[HH:MM:SS TP0] `` to 0.3.3, ``[YYYY-mm-dd HH:MM:SS DP0 TP0] `` from 0.3.6, milliseconds after a
+dot under ``SGLANG_LOG_MS``, tags in any order and any subset, ``[gpu_id=0] `` to 0.2.0, and no bracket at all before the logger is set up.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+STAMP = r"(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
+HEAD = re.compile(rf"\[(?P<stamp>{STAMP})(?P<tags>(?: [^\]\[]{{1,120}})?)\] ?")
+# a record that begins in the middle of a physical line: only the dated form is distinctive enough
+EMBEDDED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]\[\n]{0,120}\] ")
+_GPU_ID = re.compile(r"\[gpu_id=\d+\] ")
+_BARE_RANK = re.compile(r"\[(?:rank(?P<rank>\d+)|(?P<tags>(?:(?:DP|PP|TP|EP)\d+ ?)+))\]:? ?")
+_OUTER_STAMP = re.compile(rf"(?P<stamp>\d{{4}}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?)Z? (?:- )?(?P<level>[A-Z]{{4,8}})?:? *")
+_TAG = re.compile(r"\b(DP|PP|ATTN_CP|MOE_DP|TP|EP)(\d{1,5})\b")
+_TAG_COLUMN = {"DP": "dp", "PP": "pp", "TP": "tp", "EP": "ep"}
+NO_DATE = datetime(1970, 1, 1)
+
+
+class Ranks(NamedTuple):
+    """Rank numbers of a line, None where it has no such tag."""
+
+    tp: int | None = None
+    dp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+
+
+class Prefix(NamedTuple):
+    """What stands before the message: its time, its ranks, and where the message begins."""
+
+    time: datetime | None
+    ranks: Ranks
+    end: int
+    own: bool  # SGLang's own bracket (or its older [gpu_id=N]); False for a bare line
+
+
+NO_RANKS = Ranks()
+
+
+@lru_cache(maxsize=4096)
+def ranks_of(tags: str) -> Ranks:
+    """Rank numbers in a tag string such as `` DP1 TP3 EP3``; unknown words are passed over."""
+    found = {_TAG_COLUMN[name]: int(number) for name, number in _TAG.findall(tags) if name in _TAG_COLUMN}
+    return Ranks(**{name: number for name, number in found.items() if number <= 65535})
+
+
+@lru_cache(maxsize=4096)
+def time_of(stamp: str) -> datetime | None:
+    """A printed stamp as a naive local time; a stamp without a date falls on 1970-01-01; None where it is no time."""
+    text = stamp.replace(",", ".").replace("T", " ")
+    try:
+        if len(text) > 2 and text[2] == ":":
+            text = f"1970-01-01 {text}"
+        if "." in text:
+            whole, fraction = text.split(".", 1)
+            text = f"{whole}.{fraction.ljust(6, '0')}"
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def read_prefix(line: str) -> Prefix:
+    """Time, ranks and message offset of one line, in any of the known forms."""
+    if found := HEAD.match(line):
+        return Prefix(time_of(found["stamp"]), ranks_of(found["tags"]) if found["tags"] else NO_RANKS, found.end(), own=True)
+    if not line.startswith("[") and not line[:4].isdigit():
+        return Prefix(None, NO_RANKS, 0, own=False)
+    if found := _GPU_ID.match(line):
+        return Prefix(None, NO_RANKS, found.end(), own=True)
+    if found := _BARE_RANK.match(line):
+        return Prefix(None, ranks_of(found["tags"] or f"TP{found['rank']}"), found.end(), own=False)
+    if found := _OUTER_STAMP.match(line):
+        return Prefix(time_of(found["stamp"]), NO_RANKS, found.end(), own=False)
+    return Prefix(None, NO_RANKS, 0, own=False)

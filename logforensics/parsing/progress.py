@@ -1,0 +1,34 @@
+"""tqdm bars: checkpoint loading (one bar a line, or many joined by carriage returns) and graph capture."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+BAR = re.compile(
+    r"(?P<kind>[A-Za-z][A-Za-z0-9 .,_-]{2,80}?):\s+(?P<percent>\d{1,3})% Completed \| (?P<done>\d+)/(?P<total>\d+) "
+    r"\[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:?]+),\s*(?P<rate>[\d.]+|\?)(?P<unit>it/s|s/it)\]",
+)
+_TIME = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d\d)")
+
+
+def seconds(clock: str) -> float | None:
+    """Seconds of ``MM:SS`` or ``H:MM:SS``; None for ``?``."""
+    found = _TIME.fullmatch(clock)
+    return None if found is None else int(found[1] or 0) * 3600.0 + int(found[2]) * 60 + int(found[3])
+
+
+def read_bar(found: re.Match[str]) -> dict[str, Any]:
+    """Columns of ``load_progress`` from a match of :data:`BAR`; rates are in shards per second."""
+    rate = None if found["rate"] == "?" else float(found["rate"])
+    if rate is not None and found["unit"] == "s/it":
+        rate = 1 / rate if rate > 0 else None
+    return {
+        "kind": found["kind"].strip(),
+        "percent": int(found["percent"]),
+        "shards_done": int(found["done"]),
+        "shards_total": int(found["total"]),
+        "elapsed_s": seconds(found["elapsed"]),
+        "remaining_s": seconds(found["remaining"]),
+        "rate_per_s": rate,
+    }
