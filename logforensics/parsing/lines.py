@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from logforensics.parsing import batch, packs, progress, tracebacks
@@ -40,12 +41,20 @@ class Tally:
 
     def count(self, outcome: str, line: int, text: str) -> None:
         """Count one physical line."""
-        setattr(self, outcome, getattr(self, outcome) + 1)
-        examples = {"unknown": self.unknown_examples, "damaged": self.damaged_examples}.get(outcome)
-        if examples is not None and len(examples) < _EXAMPLES:
-            examples.append((line, text[:NOTICE_CHARS]))
+        if outcome == "parsed":
+            self.parsed += 1
+        elif outcome == "noise":
+            self.noise += 1
+        else:
+            setattr(self, outcome, getattr(self, outcome) + 1)
+            examples = self.unknown_examples if outcome == "unknown" else self.damaged_examples
+            if len(examples) < _EXAMPLES:
+                examples.append((line, text[:NOTICE_CHARS]))
 
 
+Row = tuple[int, datetime | None, Ranks, dict[str, Any]]  # line, time, ranks, the frame's own columns
+
+_SPECIAL = frozenset({*batch.WORDS.values(), "server_args=", tracebacks.OPENING})
 _SEVERITY = {"noise": 0, "unknown": 1, "parsed": 2, "damaged": 3}
 
 
@@ -53,7 +62,7 @@ class LineReader:
     """Reads lines in order; rows collect in :attr:`rows` by frame until they are taken."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self.rows: dict[str, list[Row]] = {}
         self.tally = Tally()
         self._packs = packs.load()
         self._trace: tracebacks.Traceback | None = None
@@ -86,7 +95,7 @@ class LineReader:
             self._emit("errors", trace.line, Prefix(trace.time, trace.ranks, 0, own=True), trace.row())
         self._rank_traces.clear()
 
-    def take(self) -> dict[str, list[dict[str, Any]]]:
+    def take(self) -> dict[str, list[Row]]:
         """The rows read so far; the reader forgets them."""
         rows, self.rows = self.rows, {}
         return rows
@@ -118,7 +127,9 @@ class LineReader:
         if not message.strip():
             return "unknown" if cut and prefix.end else "noise"
         if marks:
-            outcome = self._record(number, prefix, message, marks, cut=cut) or self._matched(number, prefix, message, marks, cut=cut)
+            outcome = None if _SPECIAL.isdisjoint(marks) else self._record(number, prefix, message, marks, cut=cut)
+            if outcome is None:
+                outcome = self._matched(number, prefix, message, marks, cut=cut)
             if outcome is not None:
                 return outcome
         return self._notice(number, prefix, message, cut=cut)
@@ -268,9 +279,7 @@ class LineReader:
             self._emit("errors", trace.line, Prefix(trace.time, trace.ranks, 0, own=True), trace.row())
 
     def _emit(self, frame: str, number: int, prefix: Prefix, row: dict[str, Any]) -> None:
-        ranks = prefix.ranks
-        row |= {"line": number, "time": prefix.time, "tp": ranks.tp, "dp": ranks.dp, "pp": ranks.pp, "ep": ranks.ep}
-        self.rows.setdefault(frame, []).append(row)
+        self.rows.setdefault(frame, []).append((number, prefix.time, prefix.ranks, row))
 
 
 def _completed(frame: str, number: int, message: str, row: dict[str, Any]) -> dict[str, Any]:

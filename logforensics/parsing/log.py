@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from logforensics.diagnosis import Coverage
 from logforensics.errors import InputError
 from logforensics.parsing.chunk import ChunkResult, read_chunk
-from logforensics.parsing.lines import LineReader, Tally
+from logforensics.parsing.lines import LineReader, Row, Tally
+from logforensics.parsing.prefix import Ranks
 from logforensics.reading import Source, open_sources
 from logforensics.schema import FRAMES, columns
 
@@ -133,17 +134,22 @@ def _collect(part: _Part, reader: LineReader, fast: dict[str, list[pl.DataFrame]
         part.tally.sglang |= bool(found)
     for name, rows in reader.take().items():
         if name == "launches":
-            part.launch_lines += [row["line"] for row in rows]
+            part.launch_lines += [row[0] for row in rows]
         part.frames.setdefault(name, []).append(_from_rows(name, rows))
 
 
-def _from_rows(name: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
-    """Rows of dicts as a frame that holds only the columns some row has."""
+def _from_rows(name: str, rows: list[Row]) -> pl.DataFrame:
+    """Rows as a frame that holds only the columns some row has."""
     import polars as pl
 
-    present = {key for row in rows for key, value in row.items() if value is not None}
-    schema = {column.name: _dtype(column.dtype) for column in columns(name) if column.name in present}
-    return pl.DataFrame([{key: row.get(key) for key in schema} for row in rows], schema=schema, orient="row", strict=False)
+    present = {key for row in rows for key in row[3]}
+    values: dict[str, list[Any]] = {key: [row[3].get(key) for row in rows] for key in present}
+    values |= {"line": [row[0] for row in rows], "time": [row[1] for row in rows]}
+    values |= {key: [row[2][place] for row in rows] for place, key in enumerate(Ranks._fields)}
+    series = [
+        pl.Series(column.name, values[column.name], dtype=_dtype(column.dtype), strict=False) for column in columns(name) if column.name in values
+    ]
+    return pl.DataFrame([one for one in series if one.null_count() < len(rows)])
 
 
 def _whole(name: str, parts: list[tuple[str, list[pl.DataFrame], list[int]]]) -> pl.DataFrame:

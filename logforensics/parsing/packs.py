@@ -124,7 +124,7 @@ class Packs:
             for place, at_head in self.by_literal.get(literal, ())
             if (message.startswith(literal) if at_head else literal in message)
         }
-        for place in sorted(places):
+        for place in sorted(places) if len(places) > 1 else places:
             if (row := self.patterns[place].read(message, cut=cut)) is not None:
                 return self.patterns[place], row
         return None

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 STAMP = r"(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
-HEAD = re.compile(rf"\[(?P<stamp>{STAMP})(?P<tags>(?: [^\]\[]{{1,120}})?)\] ?")
+HEAD = re.compile(rf"\[(?P<stamp>{STAMP})(?P<tags>(?: [^\]\[]{{1,120}})?)\](?: |$)")
 # a record that begins in the middle of a physical line: only the dated form is distinctive enough
 EMBEDDED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]\[\n]{0,120}\] ")
 _GPU_ID = re.compile(r"\[gpu_id=\d+\] ")
@@ -68,6 +68,12 @@ def time_of(stamp: str) -> datetime | None:
 
 def read_prefix(line: str) -> Prefix:
     """Time, ranks and message offset of one line, in any of the known forms."""
+    bracket = line.find("] ", 0, 200)
+    return _read(line[: bracket + 2] if bracket >= 0 else line[:200])
+
+
+@lru_cache(maxsize=8192)
+def _read(line: str) -> Prefix:
     if found := HEAD.match(line):
         return Prefix(time_of(found["stamp"]), ranks_of(found["tags"]) if found["tags"] else NO_RANKS, found.end(), own=True)
     if not line.startswith("[") and not line[:4].isdigit():
