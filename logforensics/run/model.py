@@ -1,0 +1,397 @@
+"""The facts of a run. Every fact knows its line, so that a rule can cite it without reading the log again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from logforensics.findings import Evidence
+
+STAGES = (
+    "launch",
+    "init_dist_begin",
+    "init_dist_end",
+    "load_begin",
+    "load_end",
+    "kv_pool",
+    "pool_end",
+    "graph_begin",
+    "graph_end",
+    "capacity",
+    "hicache",
+    "ready",
+    "serving",
+)
+
+
+class Mark(NamedTuple):
+    """Where a fact stands: its source, 1-based line and time."""
+
+    source: str
+    line: int
+    time: datetime | None = None
+
+    def evidence(self, needle: str = "") -> Evidence:
+        """Cite this line; ``needle`` is the part that must stay visible when the line is long."""
+        return Evidence(self.source, self.line, needle=needle)
+
+
+class Rank(NamedTuple):
+    """A scheduler process, as far as its tags tell."""
+
+    tp: int | None = None
+    dp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+
+    @property
+    def label(self) -> str:
+        """``TP3``, ``DP1 TP3``, or ``the only rank`` where nothing is printed."""
+        parts = [f"{name}{number}" for name, number in (("DP", self.dp), ("PP", self.pp), ("TP", self.tp)) if number is not None]
+        return " ".join(parts) or "the only rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One server start: its logged server_args and the releases that print such a set of fields."""
+
+    mark: Mark
+    args: Mapping[str, Any]
+    version_low: str | None
+    version_high: str | None
+    complete: bool
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageReached:
+    """The first line of a stage on each rank that reached it."""
+
+    name: str
+    marks: Mapping[Rank, Mark]
+
+    @property
+    def first(self) -> Mark:
+        """The earliest line."""
+        return min(self.marks.values(), key=lambda mark: mark.line)
+
+    @property
+    def last(self) -> Mark:
+        """The latest rank's line."""
+        return max(self.marks.values(), key=lambda mark: mark.line)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStep:
+    """A line of the ``memory`` frame: free GPU memory (GiB) at a stage, and what the step took (GiB)."""
+
+    stage: str
+    rank: Rank
+    mark: Mark
+    avail_gib: float | None
+    usage_gib: float | None
+    elapsed_s: float | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLedger:
+    """One rank's GPU memory through the start, in GiB; None where the log has no such line."""
+
+    rank: Rank
+    steps: tuple[MemoryStep, ...]
+
+    def first(self, stage: str) -> MemoryStep | None:
+        """The first line of a stage on this rank."""
+        return next((step for step in self.steps if step.stage == stage), None)
+
+    def last(self, stage: str) -> MemoryStep | None:
+        """The last line of a stage on this rank."""
+        return next((step for step in reversed(self.steps) if step.stage == stage), None)
+
+    def all(self, stage: str) -> list[MemoryStep]:
+        """All lines of a stage on this rank."""
+        return [step for step in self.steps if step.stage == stage]
+
+
+@dataclass(frozen=True, slots=True)
+class KvPool:
+    """One pool of one rank; sizes in GiB."""
+
+    rank: Rank
+    mark: Mark
+    num_tokens: int | None
+    k_gib: float | None
+    v_gib: float | None
+    kv_gib: float | None
+    dtype: str | None
+    kind: str
+    slots: int | None
+
+    @property
+    def gib(self) -> float | None:
+        """Size of the pool in GiB, or None where it was not printed."""
+        parts = [part for part in (self.k_gib, self.v_gib, self.kv_gib) if part is not None]
+        return sum(parts) if parts else None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The effective limits a scheduler printed when it was ready."""
+
+    rank: Rank
+    mark: Mark
+    max_total_num_tokens: int
+    chunked_prefill_size: int | None
+    max_prefill_tokens: int | None
+    max_running_requests: int | None
+    context_len: int | None
+    avail_gib: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostPool:
+    """A host memory pool one rank announced, in GB (1e9 bytes)."""
+
+    rank: Rank
+    mark: Mark
+    label: str
+    gb: float
+    num_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRefusal:
+    """SGLang's own host-memory check refusing a pool, in GB (1e9 bytes)."""
+
+    rank: Rank
+    mark: Mark
+    requested_gb: float
+    free_gb: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBar:
+    """The last state of one progress bar of checkpoint loading."""
+
+    kind: str
+    mark: Mark
+    first: Mark
+    percent: int
+    done: int
+    total: int
+    elapsed_s: float | None
+    rate_per_s: float | None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all shards are loaded."""
+        return self.done >= self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An exception of a chain: class, text and the line its text begins on."""
+
+    kind: str
+    message: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error: an exception with its traceback, or a fatal line."""
+
+    kind: str
+    message: str
+    mark: Mark
+    message_line: int
+    line_end: int
+    rank: Rank
+    process: str | None
+    frames: tuple[tuple[str, int, str], ...]
+    chain: tuple[Link, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """``Kind: message`` of the root cause first, the raised exception last."""
+        return (*(f"{link.kind}: {link.message}" for link in self.chain), f"{self.kind}: {self.message}")
+
+    @property
+    def text(self) -> str:
+        """All texts of the chain in one string."""
+        return "\n".join(self.texts)
+
+    def has_frame(self, *needles: str) -> bool:
+        """Whether any frame's file or function contains one of the needles."""
+        return any(needle in name or needle in function for name, _, function in self.frames for needle in needles)
+
+    def evidence(self, needle: str = "") -> Evidence:
+        """Cite the line on which the exception's text begins."""
+        return Evidence(self.mark.source, self.message_line, needle=needle)
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A flag that SGLang changed by itself."""
+
+    rank: Rank
+    mark: Mark
+    flag: str
+    old: str | None
+    new: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A line of another kind that a rule may want: its level and text."""
+
+    rank: Rank
+    mark: Mark
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownEvent:
+    """A line about a process ending."""
+
+    event: str
+    rank: Rank
+    mark: Mark
+    exit_code: int | None
+    remaining_req: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogEvent:
+    """A watchdog or health check that fired."""
+
+    name: str
+    rank: Rank
+    mark: Mark
+    timeout_s: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWindow:
+    """Figures of the decode lines of one scheduler, weighted by the time each line stands for (seconds)."""
+
+    rank: Rank
+    lines: int
+    seconds: float
+    first: Mark
+    last: Mark
+    throughput_mean: float  # token/s, weighted by interval
+    throughput_peak: float
+    running_max: int
+    running_median: float
+    queue_max: int
+    queue_median: float
+    usage_max: float
+    usage_median: float
+    accept_len_mean: float | None
+    graph_off_share: float | None
+    full_share: float  # share of time with usage >= 0.95 and requests waiting
+    full_mark: Mark | None
+    waiting_share: float  # share of time with requests waiting
+    waiting_roomy_share: float  # share of time with requests waiting and usage < 0.9
+    roomy_mark: Mark | None
+    roomy_running: tuple[int, ...]  # running requests of those lines, distinct, descending
+    num_tokens_max: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSummary:
+    """Figures of all prefill lines."""
+
+    lines: int
+    new_token: int
+    cached_token: int
+    first: Mark
+    last: Mark
+    largest: Mark
+    largest_new_token: int
+    queue_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the server did after it was ready."""
+
+    windows: tuple[BatchWindow, ...]
+    prefill: PrefillSummary | None
+    retraction_events: int
+    retraction_first: Mark | None
+    retraction_last: Mark | None
+
+    @property
+    def decode_lines(self) -> int:
+        """Decode lines of all schedulers."""
+        return sum(window.lines for window in self.windows)
+
+    @property
+    def throughput_mean(self) -> float:
+        """Token/s of the whole server: the sum over its schedulers."""
+        return sum(window.throughput_mean for window in self.windows)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the log ends: abrupt, error, killed, stopped or running."""
+
+    how: str
+    mark: Mark
+
+
+@dataclass
+class Run:
+    """Everything known of one server start and what followed it."""
+
+    sources: tuple[str, ...]
+    launches: tuple[Launch, ...]
+    launch: Launch | None
+    ranks: tuple[Rank, ...]
+    ledgers: Mapping[Rank, GpuLedger]
+    stages: Mapping[str, StageReached]
+    kv_pools: tuple[KvPool, ...]
+    capacities: tuple[Capacity, ...]
+    host_pools: tuple[HostPool, ...]
+    refusals: tuple[GuardRefusal, ...]
+    bars: tuple[LoadBar, ...]
+    failures: tuple[Failure, ...]
+    overrides: tuple[Override, ...]
+    notices: tuple[Notice, ...]
+    shutdowns: tuple[ShutdownEvent, ...]
+    watchdogs: tuple[WatchdogEvent, ...]
+    serving: Serving
+    ready: Mark | None
+    first_mark: Mark
+    last_mark: Mark
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def memory_steps(self) -> tuple[MemoryStep, ...]:
+        """All memory lines of all ranks, in line order."""
+        return tuple(sorted((step for ledger in self.ledgers.values() for step in ledger.steps), key=lambda step: step.mark.line))
+
+    @cached_property
+    def stage(self) -> str:
+        """The last stage that any rank reached."""
+        return next((name for name in reversed(STAGES) if name in self.stages), "launch")
+
+    def lowest(self, stage: str, *, last: bool = False) -> MemoryStep | None:
+        """The line of a stage with the least free memory over the ranks: SGLang sizes by the minimum."""
+        steps = [(ledger.last(stage) if last else ledger.first(stage)) for ledger in self.ledgers.values()]
+        known = [step for step in steps if step is not None and step.avail_gib is not None]
+        return min(known, key=lambda step: (step.avail_gib, step.mark.line), default=None)
+
+    def notice_with(self, *needles: str) -> Notice | None:
+        """The first notice that contains all needles."""
+        return next((notice for notice in self.notices if all(needle in notice.text for needle in needles)), None)
