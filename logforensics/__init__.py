@@ -1,0 +1,45 @@
+"""Post-mortem and pre-flight diagnosis for SGLang servers, from the log.
+
+The names below are the public API. They are imported when first used, so that ``import logforensics`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logforensics._version import __version__
+    from logforensics.diagnosis import Diagnosis
+    from logforensics.engine import diagnose
+    from logforensics.errors import LogforensicsError
+    from logforensics.findings import Finding
+    from logforensics.hardware import Hardware
+    from logforensics.parsing import ParsedLog, parse
+
+__all__ = ["Diagnosis", "Finding", "Hardware", "LogforensicsError", "ParsedLog", "__version__", "diagnose", "parse"]
+
+_HOMES = {
+    "Diagnosis": "logforensics.diagnosis",
+    "Finding": "logforensics.findings",
+    "Hardware": "logforensics.hardware",
+    "LogforensicsError": "logforensics.errors",
+    "ParsedLog": "logforensics.parsing",
+    "__version__": "logforensics._version",
+    "diagnose": "logforensics.engine",
+    "parse": "logforensics.parsing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home when it is first asked for (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

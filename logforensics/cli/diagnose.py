@@ -1,0 +1,69 @@
+"""``logforensics diagnose LOG…``: what went wrong, why, and what to change."""
+
+# No `from __future__ import annotations`: typer reads these annotations when the program runs.
+from typing import TYPE_CHECKING
+
+from logforensics.cli import options
+from logforensics.cli.options import FailOn, OutputFormat
+
+if TYPE_CHECKING:
+    from logforensics.diagnosis import Diagnosis
+
+NAME = "diagnose"
+EPILOG = options.examples(
+    "logforensics diagnose server.log",
+    "logforensics diagnose server.log --host-ram 449GB",
+    "logforensics diagnose node0.log node1.log --format json -o diagnosis.json",
+    "kubectl logs sglang-0 | logforensics diagnose - --fail-on warning",
+)
+
+
+def run(
+    log: options.Logs,
+    *,
+    format: options.Format = OutputFormat.TEXT,  # noqa: A002 (the option's name)
+    launch_command: options.LaunchCommand = None,
+    host_ram: options.HostRam = None,
+    gpu_memory: options.GpuMemory = None,
+    gpus: options.Gpus = None,
+    sglang_version: options.SglangVersion = None,
+    model_config: options.ModelConfig = None,
+    fail_on: options.FailOnOption = FailOn.ERROR,
+    no_color: options.NoColor = False,
+    output: options.Output = None,
+    verbose: options.Verbose = False,
+    quiet: options.Quiet = False,
+) -> int:
+    """Say what went wrong and what to change.
+
+    The verdict, its cause, the lines of the log that prove it, the arithmetic, and the corrected launch command.
+
+    Exit status: 0 nothing at or above --fail-on, 1 something is, 2 the input cannot be used.
+    """
+    from logforensics.cli.output import emit, screen
+    from logforensics.hardware import Hardware
+    from logforensics.render import Detail, render
+    from logforensics.units import parse_size
+
+    hardware = Hardware(
+        host_ram_bytes=parse_size(host_ram) if host_ram is not None else None,
+        gpu_memory_bytes=parse_size(gpu_memory) if gpu_memory is not None else None,
+        gpus=gpus,
+    )
+    from logforensics.engine import diagnose  # polars comes with it: only once the options are known to be good
+
+    diagnosis = diagnose(log, hardware=hardware, launch_command=launch_command, version=sglang_version, model_config=model_config)
+    detail = Detail.VERBOSE if verbose else Detail.QUIET if quiet else Detail.NORMAL
+    view = screen(no_color=no_color, detail=detail, to_file=output is not None)
+    emit(render(diagnosis, format.value, view), output)
+    return exit_status(diagnosis, fail_on)
+
+
+def exit_status(diagnosis: "Diagnosis", fail_on: FailOn) -> int:
+    """1 where a finding is at least as bad as ``fail_on``, else 0."""
+    from logforensics.findings import Severity
+
+    worst = diagnosis.worst()
+    if fail_on is FailOn.NEVER or worst is None:
+        return 0
+    return options.FOUND if worst.rank <= Severity(fail_on.value).rank else 0

@@ -1,0 +1,32 @@
+"""``logforensics explain CODE``: the page of a rule."""
+
+# No `from __future__ import annotations`: typer reads these annotations when the program runs.
+from typing import Annotated
+
+import typer
+
+from logforensics.cli import options
+
+NAME = "explain"
+EPILOG = options.examples("logforensics explain LF101", "logforensics explain host_overallocation_per_rank")
+
+Code = Annotated[str, typer.Argument(metavar="CODE", help="A finding's code, such as LF101, or a root cause, such as kv_capacity_bound.")]
+
+
+def run(code: Code, *, no_color: options.NoColor = False) -> int:
+    """Explain a finding by its code.
+
+    What it means, how it is recognised, how to mend it.
+    """
+    import sys
+
+    from logforensics.cli.output import emit, screen
+    from logforensics.rules.pages import page
+
+    markdown = page(code)
+    if sys.stdout.isatty():
+        from logforensics.render.pages import markdown_to_text
+
+        markdown = markdown_to_text(markdown, screen(no_color=no_color))
+    emit(markdown if markdown.endswith("\n") else markdown + "\n")
+    return 0

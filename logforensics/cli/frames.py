@@ -1,0 +1,47 @@
+"""``logforensics frames LOG… -o DIR``: the log as tables."""
+
+# No `from __future__ import annotations`: typer reads these annotations when the program runs.
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logforensics.cli import options
+
+NAME = "frames"
+EPILOG = options.examples(
+    "logforensics frames server.log -o frames/",
+    "logforensics frames server.log -o frames/ --format csv",
+    "duckdb -c \"select avg(gen_throughput) from 'frames/decode.parquet'\"",
+)
+
+
+class TableFormat(str, Enum):
+    """``--format`` of the frames."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSON = "json"
+
+
+Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the files; made where it is missing.")]
+Format = Annotated[TableFormat, typer.Option("--format", help="Form of the files; json is one object per line.")]
+
+
+def run(log: options.Logs, *, output: Folder, format: Format = TableFormat.PARQUET) -> int:  # noqa: A002 (the option's name)
+    """Write what a log says as tables.
+
+    One file per frame (prefill, decode, memory, errors, ...); every row has its line number in the log.
+    """
+    from logforensics.cli.output import emit
+    from logforensics.parsing import parse
+    from logforensics.render import write_frames
+    from logforensics.render.words import coverage_sentence, plural
+
+    parsed = parse(log)
+    parsed.require_sglang()
+    paths = write_frames(parsed.frames, output, format.value)
+    lines = [f"{path}  {plural(parsed.frames[path.stem].height, 'row')}" for path in paths]
+    emit("\n".join([*lines, coverage_sentence(parsed.coverage)]) + "\n")
+    return 0

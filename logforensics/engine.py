@@ -1,0 +1,201 @@
+"""From a log to a diagnosis: parse, build the run, apply the rules, order and quote what they found."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from logforensics.command import LaunchCommand, from_server_args, read_command, rewrite
+from logforensics.diagnosis import CorrectedCommand, Diagnosis
+from logforensics.errors import CommandError, InputError
+from logforensics.findings import Action, Evidence, Finding, Severity, in_causal_order
+from logforensics.hardware import Hardware
+from logforensics.parsing import ParsedLog, parse
+from logforensics.rules import Case, Config, Release, all_rules
+from logforensics.run import Run, build_run
+from logforensics.run.facts import as_json
+from logforensics.run.version import release_range
+from logforensics.sglang import flags
+
+Log = ParsedLog | str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+_QUOTE_CHARS = 300
+_LOUD = (Severity.CRITICAL, Severity.ERROR, Severity.WARNING)
+
+
+def diagnose(
+    log: Log,
+    *,
+    hardware: Hardware | None = None,
+    launch_command: str | None = None,
+    version: str | None = None,
+    model_config: str | os.PathLike[str] | None = None,
+) -> Diagnosis:
+    """Say what went wrong in a server's log, with the lines that prove it.
+
+    Args:
+        log: a path, several paths, ``-`` for standard input, or a log that :func:`logforensics.parse` has read.
+        hardware: what is known of the machine (host RAM and GPU memory in bytes).
+        launch_command: the command the server was started with, where the log lacks its server_args.
+        version: the SGLang release, where it is known.
+        model_config: a Hugging Face ``config.json``, for a model that is not known by name.
+
+    Raises:
+        InputError: the log cannot be read or is not SGLang's, or the version is not one.
+        CommandError: the launch command cannot be read.
+    """
+    parsed = log if isinstance(log, ParsedLog) else parse(log)
+    if launch_command is None:
+        parsed.require_sglang()
+    case = make_case(build_run(parsed), hardware=hardware, launch_command=launch_command, version=version, model_config=model_config)
+    findings = _apply(case)
+    findings = _quoted(parsed, findings)
+    return Diagnosis(
+        verdict=_verdict(case, findings),
+        summary=_summary(case, findings),
+        run=as_json(case),
+        findings=tuple(findings),
+        coverage=parsed.coverage,
+        sources=parsed.sources,
+        recommended_command=_corrected(case, findings),
+        missing=_missing(findings),
+        notes=(*case.run.notes, *case.notes),
+    )
+
+
+def make_case(
+    run: Run,
+    *,
+    hardware: Hardware | None = None,
+    launch_command: str | None = None,
+    version: str | None = None,
+    model_config: str | os.PathLike[str] | None = None,
+) -> Case:
+    """Everything a rule may ask, from a run and what the user knows.
+
+    Raises:
+        InputError: the version is not an SGLang release, or the model configuration cannot be read.
+        CommandError: the launch command cannot be read.
+    """
+    if version is not None and flags.nearest_release(version) is None:
+        raise InputError(f"--sglang-version {version!r} is not a release such as 0.5.8")
+    if model_config is not None and not Path(model_config).is_file():
+        raise InputError(f"{model_config}: no such file: --model-config takes a Hugging Face config.json")
+    low, high, basis = release_range(run, version)
+    release = Release(low, high, basis)
+    command, notes = _read_launch(launch_command, release)
+    fields: Mapping[str, Any] = run.launch.args if run.launch else {}
+    if command is not None:
+        typed = {flag.field: value for name, value in command.flags.items() if (flag := flags.find_flag(name, release.high)) is not None}
+        fields = {**typed, **fields}
+    return Case(run, Config(fields, run.launch, command), release, hardware or Hardware(), command, notes)
+
+
+def _read_launch(text: str | None, release: Release) -> tuple[LaunchCommand | None, tuple[str, ...]]:
+    """The launch command; flags without a program in front are taken as SGLang's."""
+    if text is None:
+        return None, ()
+    known = release.high if release.low == release.high else None
+    try:
+        return read_command(text, known), ()
+    except CommandError:
+        start = text.find("--")
+        if start < 0:
+            raise
+        note = "the launch command names no SGLang program; its flags are read as those of sglang.launch_server"
+        return read_command(f"python -m sglang.launch_server {text[start:]}", known), (note,)
+
+
+# ---------------------------------------------------------------------------------------------------------------- findings
+
+
+def _apply(case: Case) -> list[Finding]:
+    found = [finding for rule in all_rules() if (finding := rule.apply(case)) is not None]
+    return in_causal_order(_without_echoes(found))
+
+
+def _without_echoes(findings: list[Finding]) -> list[Finding]:
+    """A log that merely stops is no news beside a finding that says why."""
+    others = [finding for finding in findings if finding.root_cause != "log_ends_abruptly" and finding.severity in _LOUD]
+    if not others:
+        return findings
+    return [replace(finding, severity=Severity.INFO) if finding.root_cause == "log_ends_abruptly" else finding for finding in findings]
+
+
+def _quoted(parsed: ParsedLog, findings: list[Finding]) -> list[Finding]:
+    """Fill in the text of every cited line."""
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for finding in findings:
+        for evidence in finding.evidence:
+            wanted[evidence.source].add(evidence.line)
+    texts = parsed.quote(wanted)
+    return [replace(finding, evidence=tuple(_with_text(item, texts) for item in finding.evidence)) for finding in findings]
+
+
+def _with_text(evidence: Evidence, texts: Mapping[tuple[str, int], str]) -> Evidence:
+    return replace(evidence, text=excerpt(texts.get((evidence.source, evidence.line), ""), evidence.needle))
+
+
+def excerpt(line: str, needle: str) -> str:
+    """The part of a line to show: around ``needle`` where the line is long or holds several records.
+
+    The result is a substring of the line, without escapes at its edges.
+    """
+    at = max(0, line.find(needle)) if needle else 0
+    begin = max(line.rfind("\r", 0, at), line.rfind("\x1b[0m", 0, at) + 3 if "\x1b[0m" in line[:at] else -1) + 1
+    end = line.find("\r", at)
+    part = line[begin : end if end >= 0 else None]
+    if len(part) > _QUOTE_CHARS:
+        inner = at - begin
+        start = 0 if inner < _QUOTE_CHARS * 2 // 3 else inner - _QUOTE_CHARS // 6
+        part = part[start : start + _QUOTE_CHARS]
+    return part.strip()
+
+
+# ---------------------------------------------------------------------------------------------------------------- verdict
+
+
+def _verdict(case: Case, findings: list[Finding]) -> str:
+    """failed: it did not start or died · degraded: it serves, but … · incomplete: the log ends before the story does · healthy."""
+    run = case.run
+    worst = min((finding.severity.rank for finding in findings), default=Severity.INFO.rank)
+    started = case.served()
+    if not started and not run.failures and not run.shutdowns and not run.refusals and not run.watchdogs and run.stage != "hicache":
+        return "incomplete"
+    if worst == Severity.CRITICAL.rank:
+        return "failed"
+    if worst <= Severity.WARNING.rank:
+        return "degraded" if started else "failed" if worst == Severity.ERROR.rank else "incomplete"
+    return "healthy" if started or run.capacities else "incomplete"
+
+
+def _summary(case: Case, findings: list[Finding]) -> str:
+    first = next((finding for finding in findings if finding.severity in _LOUD), None)
+    if first is not None:
+        return first.title
+    if case.served():
+        windows = case.run.serving.windows
+        speed = f" at {case.run.serving.throughput_mean:,.0f} token/s on average" if windows else ""
+        return f"the server started and served{speed}; nothing to report" if windows else "the server started; nothing to report"
+    return f"nothing wrong so far; the log ends after {case.run.stage.replace('_', ' ')}"
+
+
+def _missing(findings: list[Finding]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(item for finding in findings if finding.severity in _LOUD for item in finding.missing))
+
+
+def _corrected(case: Case, findings: list[Finding]) -> CorrectedCommand | None:
+    """The launch line with the changes of the loud findings, or None where there is no launch line or nothing to change."""
+    recommendations = [item for finding in findings if finding.severity in _LOUD for item in finding.recommendations]
+    changes = [item for item in recommendations if item.action in (Action.SET, Action.INCREASE, Action.DECREASE, Action.REMOVE, Action.ENV)]
+    command = case.command
+    known = case.release.high if case.release.low == case.release.high or case.run.launch is None else case.release.low
+    if command is None and case.run.launch is not None and case.run.launch.complete:
+        command = from_server_args(case.run.launch.args, known)
+    if command is None or not changes:
+        return None
+    corrected = rewrite(command, changes, known)
+    return corrected if corrected.changes else None

@@ -1,0 +1,55 @@
+"""The page of each rule, made from its docstring: what it says, why it happens, how to confirm and fix it, and its false friends."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from logforensics.errors import UnknownCodeError
+from logforensics.rules.registry import Rule, all_rules
+
+_SECTIONS = {
+    "Why:": "Why it happens",
+    "Threshold:": "Threshold",
+    "Confirm:": "How to confirm",
+    "Fix:": "How to fix",
+    "False friends:": "False friends",
+}
+
+
+def find(code: str) -> Rule:
+    """The rule of a code (``LF101``) or root cause (``kv_pool_no_room``).
+
+    Raises:
+        UnknownCodeError: there is no such rule; the message names the nearest ones.
+    """
+    wanted = code.strip()
+    for rule in all_rules():
+        if wanted.upper() == rule.code or wanted.lower().replace("-", "_") == rule.root_cause:
+            return rule
+    from difflib import get_close_matches
+
+    names = [name for rule in all_rules() for name in (rule.code, rule.root_cause)]
+    close = get_close_matches(wanted, names, n=3, cutoff=0.4)
+    hint = f"; did you mean {', '.join(close)}?" if close else "; `logforensics explain --list` names them all"
+    raise UnknownCodeError(f"there is no finding {code!r}{hint}")
+
+
+def page(code: str) -> str:
+    """The page of a rule as Markdown.
+
+    Raises:
+        UnknownCodeError: there is no such rule.
+    """
+    rule = find(code)
+    text = inspect.cleandoc(rule.function.__doc__ or "")
+    for key, heading in _SECTIONS.items():
+        text = re.sub(rf"^{re.escape(key)}", f"\n## {heading}\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    return f"# {rule.code}: {rule.title}\n\nRoot cause: `{rule.root_cause}`\n\n{text}\n"
+
+
+def index() -> str:
+    """All rules as a Markdown table."""
+    rows = [f"| [{rule.code}]({rule.code}.md) | `{rule.root_cause}` | {rule.title} |" for rule in all_rules()]
+    return "\n".join(["| code | root cause | what it says |", "|---|---|---|", *rows, ""])
