@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logforensics.sglang.host_pool import DEFAULT_RATIO
 from logforensics.sglang.releases import ByRelease
 from logforensics.sglang.terms import Term
 from logforensics.units import GB, GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 RESERVE_BYTES = 10 * GIB  # every release keeps 10 GiB of the machine free
 AUTO_FRACTION = 0.8  # default of --hicache-host-memory-fraction
@@ -44,25 +46,17 @@ class Guard:
     source: str
 
 
+_PER_RANK = "HostKVCache.__init__ (mem_cache/memory_pool.py to 0.4.7, memory_pool_host.py, pool_host/base.py)"
+_PER_HOST = "mem_cache/pool_host/base.py:host_memory_budget_bytes"
+_CGROUP = "mem_cache/host_memory.py:available_host_memory_bytes"
+
 GUARD = ByRelease(
     (
-        ("0.4.2", Guard(divides=False, prints_reserve=True, cgroup=Cgroup.IGNORED, source="mem_cache/memory_pool.py:HostKVCache.__init__")),
-        (
-            "0.4.10",
-            Guard(divides=False, prints_reserve=False, cgroup=Cgroup.IGNORED, source="mem_cache/memory_pool_host.py:HostKVCache.__init__"),
-        ),
-        (
-            "0.5.19",
-            Guard(divides=True, prints_reserve=False, cgroup=Cgroup.IGNORED, source="mem_cache/pool_host/base.py:host_memory_budget_bytes"),
-        ),
-        (
-            "0.5.21",
-            Guard(divides=True, prints_reserve=False, cgroup=Cgroup.CACHE_IS_USED, source="mem_cache/host_memory.py:available_host_memory_bytes"),
-        ),
-        (
-            "0.5.22",
-            Guard(divides=True, prints_reserve=False, cgroup=Cgroup.CACHE_IS_FREE, source="mem_cache/host_memory.py:available_host_memory_bytes"),
-        ),
+        ("0.4.2", Guard(divides=False, prints_reserve=True, cgroup=Cgroup.IGNORED, source=_PER_RANK)),
+        ("0.4.10", Guard(divides=False, prints_reserve=False, cgroup=Cgroup.IGNORED, source=_PER_RANK)),
+        ("0.5.19", Guard(divides=True, prints_reserve=False, cgroup=Cgroup.IGNORED, source=_PER_HOST)),
+        ("0.5.21", Guard(divides=True, prints_reserve=False, cgroup=Cgroup.CACHE_IS_USED, source=_CGROUP)),
+        ("0.5.22", Guard(divides=True, prints_reserve=False, cgroup=Cgroup.CACHE_IS_FREE, source=_CGROUP)),
     )
 )
 

@@ -5,15 +5,18 @@ Host figures are bytes, and GB means 1e9 bytes: that is what ``--hicache-size`` 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from logforensics.errors import InputError
 from logforensics.sglang.flags import release_at_least
 from logforensics.sglang.releases import ByRelease
 from logforensics.sglang.terms import Term
 from logforensics.units import GB, GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _SIZING = "HostKVCache.__init__ (mem_cache/memory_pool_host.py to 0.5.13, pool_host/base.py from 0.5.14)"
 
@@ -50,6 +53,7 @@ SIZE_FLAG_SINCE = "0.4.6"
 class Charge(Enum):
     """Whether ``--hicache-size`` covers a pool that stands beside the KV pool."""
 
+    ABSENT = "no such pool yet"
     INSIDE = "inside the size"
     OUTSIDE = "on top of the size"
     FULL_SIZE = "the full size again"
@@ -59,11 +63,11 @@ class Charge(Enum):
 
 SIDE_POOLS: dict[str, ByRelease[Charge]] = {
     # mem_cache/memory_pool_host.py:NSATokenToKVPoolHost (0.5.9), hybrid_cache/hybrid_pool_assembler.py (0.5.11, 0.5.23)
-    "dsa_index": ByRelease((("0.5.9", Charge.INSIDE), ("0.5.11", Charge.OUTSIDE))),
+    "dsa_index": ByRelease((("0.4.2", Charge.ABSENT), ("0.5.9", Charge.INSIDE), ("0.5.11", Charge.OUTSIDE))),
     # MambaPoolHost; issue 29034 describes the doubling, _split_hicache_size ends it
-    "recurrent": ByRelease((("0.5.10", Charge.FULL_SIZE), ("0.5.17", Charge.SPLIT))),
-    "sliding": ByRelease((("0.5.12", Charge.FULL_SIZE), ("0.5.17", Charge.SPLIT))),
-    "deepseek_v4": ByRelease((("0.5.12", Charge.RATIO_ONLY),)),
+    "recurrent": ByRelease((("0.4.2", Charge.ABSENT), ("0.5.10", Charge.FULL_SIZE), ("0.5.17", Charge.SPLIT))),
+    "sliding": ByRelease((("0.4.2", Charge.ABSENT), ("0.5.12", Charge.FULL_SIZE), ("0.5.17", Charge.SPLIT))),
+    "deepseek_v4": ByRelease((("0.4.2", Charge.ABSENT), ("0.5.12", Charge.RATIO_ONLY))),
 }
 
 
@@ -136,13 +140,14 @@ def pool_size(
     if bytes_per_token <= 0:
         raise InputError(f"a KV pool of {bytes_per_token} bytes per token cannot be: give the model's bytes per token, such as 70272")
     wanted = _wanted_tokens(bytes_per_token, size_gb, DEFAULT_RATIO if ratio is None else ratio, device_tokens)
-    tokens = _round_to_page(int(wanted.value), page_size, ROUNDING.at(release))
+    rounding = ROUNDING.at(release)
+    tokens = _round_to_page(int(wanted.value), page_size, rounding)
     asked = tokens * bytes_per_token
     pinned = pinned_bytes(asked, release)
     small = None if device_tokens is None else tokens <= device_tokens
     terms = (
         wanted,
-        Term("host tokens per process", f"{wanted.value:,} in pages of {page_size}, {ROUNDING.at(release).value}", tokens, "tokens", _SIZING),
+        Term("host tokens per process", f"{wanted.value:,} in pages of {page_size}, {rounding.value}", tokens, "tokens", _SIZING),
         Term("host pool per process", f"{tokens:,} × {bytes_per_token:,} B", asked / GB, "GB", _SIZING),
         *([_pinning_term(asked, pinned)] if pinned != asked else []),
     )
