@@ -48,10 +48,10 @@ def diagnose(
         CommandError: the launch command cannot be read.
     """
     parsed = log if isinstance(log, ParsedLog) else parse(log)
-    if launch_command is None:
-        parsed.require_sglang()
     case = make_case(build_run(parsed), hardware=hardware, launch_command=launch_command, version=version, model_config=model_config)
     findings = _apply(case)
+    if not _speaks_of_sglang(case.run) and not any(finding.severity in _LOUD for finding in findings):
+        parsed.require_sglang()
     findings = _quoted(parsed, findings)
     return Diagnosis(
         verdict=_verdict(case, findings),
@@ -92,6 +92,13 @@ def make_case(
         typed = {flag.field: value for name, value in command.flags.items() if (flag := flags.find_flag(name, release.high)) is not None}
         fields = {**typed, **fields}
     return Case(run, Config(fields, run.launch, command), release, hardware or Hardware(), command, notes)
+
+
+def _speaks_of_sglang(run: Run) -> bool:
+    """Whether a text without any of SGLang's records, such as a pasted traceback, still comes from SGLang."""
+    if any("sglang" in name for failure in run.failures for name, _, _ in failure.frames):
+        return True
+    return any("sglang" in notice.text.lower() for notice in run.notices)
 
 
 def _read_launch(text: str | None, release: Release) -> tuple[LaunchCommand | None, tuple[str, ...]]:
