@@ -139,13 +139,13 @@ def read_many(lines: pl.DataFrame, kind: str) -> tuple[list[pl.DataFrame], list[
         if lines.is_empty():
             return read, left
         shape = _learn(lines["line"][0], kind)
-        good = None if shape is None else _apply(lines, shape, kind)
-        if good is None or good[0].is_empty():
+        good, others = (None, lines) if shape is None else _apply(lines, shape, kind)
+        if good is None or good.is_empty():
             left.append(lines[:1])
             lines = lines[1:]
             continue
-        read.append(good[0])
-        lines = good[1]
+        read.append(good)
+        lines = others
     left.append(lines)
     return read, left
 
@@ -159,10 +159,12 @@ class Shape(NamedTuple):
     iteration: bool
     fields: tuple[Field, ...]
     closing: str
+    old_head: bool
 
 
 def _learn(line: str, kind: str) -> Shape | None:
-    line = _joined(line)
+    old_head = " batch. #" in line
+    line = line.replace(" batch. #", " batch, #", 1)
     pieces = line.split(", ")
     stamp = _STAMP.search(pieces[0])
     if stamp is None or WORDS[kind] not in pieces[0]:
@@ -191,65 +193,64 @@ def _learn(line: str, kind: str) -> Shape | None:
     if not table.essential <= seen:
         return None
     date = "%Y-%m-%d %H:%M:%S" if stamp[1][4:5] == "-" else "%H:%M:%S"
-    return Shape(stamp.start(1), len(stamp[1]), date + ("%.3f" if stamp[2] else ""), " batch [" in pieces[0], tuple(fields), closing)
+    return Shape(
+        stamp.start(1), len(stamp[1]), date + ("%.3f" if stamp[2] else ""), " batch [" in pieces[0], tuple(fields), closing, old_head
+    )
 
 
-def _joined(line: str) -> str:
-    """The old separator ``batch. #`` as ``batch, #``, so that the head is a piece of its own in every release."""
-    return line.replace(" batch. #", " batch, #", 1)
-
-
-def _apply(lines: pl.DataFrame, shape: Shape, kind: str) -> tuple[pl.DataFrame, pl.DataFrame] | None:
-    """Rows that fit ``shape`` as a frame with columns n, time, tags and the values; and the rows that do not, unchanged."""
+def _apply(lines: pl.DataFrame, shape: Shape, kind: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows that fit ``shape`` as a frame with columns line, time, tags and the values; and the rows that do not, unchanged."""
     import polars as pl
 
     last = max(field.place for field in shape.fields)
-    text = lines["line"]
-    if ". #" in text[0]:
+    text = pl.col("line")
+    if shape.old_head:
         text = text.str.replace(" batch. #", " batch, #", literal=True)
-    if shape.closing == ", ":
-        open_ended = ~text.str.ends_with(", ")
-        text = text.str.strip_suffix(", ")
-    elif shape.closing == ",":
-        open_ended = ~text.str.ends_with(",")
-        text = text.str.strip_suffix(",")
-    else:
-        open_ended = None
+    closed = text.str.ends_with(shape.closing) if shape.closing else pl.lit(True)  # noqa: FBT003
     # splitn keeps what follows the last field in it, where it makes the cast fail; split_exact would drop it
-    pieces = text.str.splitn(", ", last + 1).struct.unnest()
-    table = labels(kind)
+    pieces = text.str.strip_suffix(shape.closing).str.splitn(", ", last + 1)
+    out = (
+        lines.select_seq("n", closed.alias("closed"), pieces.alias("pieces"))
+        .unnest("pieces")
+        .select_seq(_columns_of(shape, labels(kind).dtypes))
+    )
+    odd = [tag for tag in out["tags"].unique().to_list() if tag is None or not _TAIL.fullmatch(tag)]
+    if not odd and out["closed"].all() and not any(column.null_count() for column in out.iter_columns()):
+        out.drop_in_place("closed")
+        return out, lines.clear()
+    wrong = pl.Series(odd, dtype=pl.String).drop_nulls().implode()
+    bad = ~pl.col("closed") | pl.any_horizontal(pl.exclude("line", "extra").is_null()) | pl.col("tags").cast(pl.String).is_in(wrong)
+    unfit = out.select_seq(bad.fill_null(value=True)).to_series()
+    return out.drop("closed").filter(~unfit), lines.filter(unfit)
+
+
+def _columns_of(shape: Shape, dtypes: Mapping[str, str]) -> list[pl.Expr]:
+    """Expressions over the pieces ``field_0`` … of a line; a null means that the line does not have this shape."""
+    import polars as pl
+
     first = pl.col("field_0")
     after = first.str.slice(shape.stamp_at + shape.stamp_len)
-    columns = [first.str.slice(shape.stamp_at, shape.stamp_len).alias("stamp")]
+    columns = [pl.col("n").cast(pl.UInt64).alias("line"), time_of(first.str.slice(shape.stamp_at, shape.stamp_len), shape.stamp_format)]
     if shape.iteration:
         halves = after.str.split_exact(" [", 1).struct
-        columns += [halves.field("field_0").alias("tags"), halves.field("field_1").str.strip_suffix("]").cast(pl.Int64, strict=False).alias("iteration")]
+        columns += [
+            halves.field("field_0").cast(pl.Categorical).alias("tags"),
+            halves.field("field_1").str.strip_suffix("]").cast(pl.Int64, strict=False).alias("iteration"),
+        ]
     else:
-        columns.append(after.alias("tags"))
-    columns += [_value_of(field, table.dtypes) for field in shape.fields if field.column]
-    out = pieces.select(columns)
-    out = out.with_columns(_times(out["stamp"], shape.stamp_format), pl.col("tags").cast(pl.Categorical))
-    out = out.drop("stamp").insert_column(0, lines["n"])
-    bad = out.select(pl.any_horizontal(pl.exclude("n", "tags").is_null())).to_series()
-    odd = [tag for tag in out["tags"].unique().cast(pl.String).to_list() if tag is None or not _TAIL.fullmatch(tag)]
-    if odd:
-        bad |= out["tags"].cast(pl.String).is_in([tag for tag in odd if tag is not None]) | out["tags"].is_null()
-    if open_ended is not None:
-        bad |= open_ended
-    extra = [field for field in shape.fields if field.column is None]
-    if extra:
-        out = out.with_columns(_extra(pieces, extra))
-    if not bad.any():
-        return out, lines.clear()
-    return out.filter(~bad), lines.filter(bad)
+        columns.append(after.cast(pl.Categorical).alias("tags"))
+    columns += [_value_of(field, dtypes) for field in shape.fields if field.column]
+    if extra := [field for field in shape.fields if field.column is None]:
+        values = [pl.col(f"field_{field.place}").str.strip_prefix(field.lead).alias(field.label) for field in extra]
+        columns.append(pl.struct(values).struct.json_encode().alias("extra"))
+    return [*columns, pl.col("closed")]
 
 
 def _value_of(field: Field, dtypes: Mapping[str, str]) -> pl.Expr:
     import polars as pl
 
     assert field.column is not None  # noqa: S101 - narrowed by the caller
-    text = pl.col(f"field_{field.place}")
-    bare = text.str.strip_prefix(field.lead)
+    bare = pl.col(f"field_{field.place}").str.strip_prefix(field.lead)
     if field.tail:
         bare = bare.str.strip_suffix(field.tail)
     dtype = dtypes[field.column]
@@ -260,29 +261,22 @@ def _value_of(field: Field, dtypes: Mapping[str, str]) -> pl.Expr:
     return value.alias(field.column)
 
 
-def _times(stamps: pl.Series, form: str) -> pl.Series:
-    """Parse stamps; a second holds many lines, so only the distinct stamps are parsed."""
+def time_of(stamp: pl.Expr | str, form: str) -> pl.Expr:
+    """A column ``time`` from printed stamps; null where one is no time; a stamp without a date falls on 1970-01-01."""
     import polars as pl
 
-    values = pl.Series("time", stamps)
+    text = pl.col(stamp) if isinstance(stamp, str) else stamp
     if form.startswith("%H"):
-        values = pl.select(pl.lit("1970-01-01 ") + values).to_series()
+        text = pl.lit("1970-01-01 ") + text
         form = "%Y-%m-%d " + form
-    return values.str.to_datetime(form, time_unit="us", strict=False).alias("time")
-
-
-def _extra(pieces: pl.DataFrame, fields: Sequence[Field]) -> pl.Series:
-    import polars as pl
-
-    values = [pl.col(f"field_{f.place}").str.strip_prefix(f.lead).alias(f.label) for f in fields]
-    return pieces.select(pl.struct(values).struct.json_encode().alias("extra")).to_series()
+    return text.str.to_datetime(form, time_unit="us", strict=False).alias("time")
 
 
 def with_ranks(frame: pl.DataFrame) -> pl.DataFrame:
     """Replace the ``tags`` column by ``tp, dp, pp, ep``; columns of absent tags are left out."""
     import polars as pl
 
-    names = frame["tags"].unique().cast(pl.String).to_list()
+    names = frame["tags"].unique().to_list()
     known = {name: ranks_of(name or "") for name in names}
     columns = []
     for place, column in enumerate(("tp", "dp", "pp", "ep")):
@@ -292,7 +286,5 @@ def with_ranks(frame: pl.DataFrame) -> pl.DataFrame:
         if len(set(numbers.values())) == 1 and len(numbers) == len(names):
             columns.append(pl.lit(next(iter(numbers.values())), dtype=pl.UInt16).alias(column))
         else:
-            columns.append(
-                pl.col("tags").cast(pl.String).replace_strict(numbers, default=None, return_dtype=pl.UInt16).alias(column)
-            )
+            columns.append(pl.col("tags").cast(pl.String).replace_strict(numbers, default=None, return_dtype=pl.UInt16).alias(column))
     return frame.with_columns(columns).drop("tags")

@@ -10,12 +10,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics.parsing import batch, packs
+from logforensics.parsing.bulk import read_bulk
 
 if TYPE_CHECKING:
     import polars as pl
 
 _ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 MARKERS = ("Traceback (most recent call last):", "server_args=", "% Completed |", "Error", "Exception", "Interrupt")
+_IN_BATCH_LINES = "#queue-req: "  # in every release, and in few other lines
 _FORBIDDEN = b"\x01"  # the CSV reader's column separator: a byte no log line needs
 _REPLACEMENT = b"\x1a"
 
@@ -30,7 +32,7 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class ChunkResult:
-    """What one chunk gave. Line numbers ``n`` count from 1 within the chunk."""
+    """What one chunk gave. Line numbers count from 1 within the chunk; ranks are still text, in a column ``tags``."""
 
     lines: int
     frames: dict[str, list[pl.DataFrame]]
@@ -41,36 +43,41 @@ class ChunkResult:
 
 
 def read_chunk(data: bytes) -> ChunkResult:
-    """Split ``data`` into lines and sort them: batch lines into frames, plain access lines away, the rest in order."""
+    """Split ``data`` into lines and sort them: batch lines and bulk lines into frames, access lines away, the rest in order."""
     lines = _split(data)
     unterminated = not data.endswith(b"\n")
-    body, leftovers = (lines[:-1], [lines[-1:]]) if unterminated else (lines, [])
-    if b"\x1b" in data:
-        body, coloured = _without_colour(body)
-        leftovers.append(coloured)
-    is_batch = body["line"].str.contains(" batch", literal=True).fill_null(value=False)
-    candidates, others = body.filter(is_batch), body.filter(~is_batch)
-    frames: dict[str, list[pl.DataFrame]] = {}
-    for kind in batch.KINDS:
-        this = candidates["line"].str.contains(batch.WORDS[kind], literal=True)
-        good, left = batch.read_many(candidates.filter(this), kind)
-        candidates = candidates.filter(~this)
-        frames[kind] = [_compact(frame) for frame in good]
-        leftovers += left
-    read = sum(frame.height for found in frames.values() for frame in found)
+    body, tail = (lines[:-1], lines[-1:]) if unterminated else (lines, lines.clear())
+    coloured = b"\x1b" in data
+    frames, leftovers, others = _batches(body, coloured=coloured)
     others, access = _without_access(others)
-    return ChunkResult(lines.height, frames, _rest([*leftovers, candidates, others]), access, read, unterminated)
+    if coloured:
+        others, more = _without_access(_cleaned(others))
+        access += more
+    bulk, others = read_bulk(others)
+    rest = _rest([*leftovers, tail, others])
+    return ChunkResult(lines.height, frames | bulk, rest, access, lines.height - access - len(rest), unterminated)
 
 
-def _without_colour(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Lines without terminal escapes, and a few cleaned lines apart; where most are coloured, all are cleaned in place."""
-    has = lines["line"].str.contains("\x1b", literal=True).fill_null(value=False)
-    if int(has.sum()) * 10 > lines.height:
-        return _cleaned(lines), lines.clear()
-    return lines.filter(~has), _cleaned(lines.filter(has))
+def _batches(lines: pl.DataFrame, *, coloured: bool) -> tuple[dict[str, list[pl.DataFrame]], list[pl.DataFrame], pl.DataFrame]:
+    """Frames of the batch lines, the batch lines that could not be read, and the lines that are none."""
+    import polars as pl
+
+    is_batch = lines["line"].str.contains(_IN_BATCH_LINES, literal=True)
+    candidates, others = lines.filter(is_batch), lines.filter(~is_batch)
+    decode = candidates["line"].str.contains(batch.WORDS["decode"], literal=True)
+    frames: dict[str, list[pl.DataFrame]] = {}
+    leftovers: list[pl.DataFrame] = []
+    for kind, rows in (("decode", candidates.filter(decode)), ("prefill", candidates.filter(~decode))):
+        frames[kind], left = batch.read_many(rows, kind)
+        if coloured and left:
+            more, left = batch.read_many(_cleaned(pl.concat(left)), kind)
+            frames[kind] += more
+        leftovers += left
+    return frames, leftovers, others
 
 
 def _cleaned(lines: pl.DataFrame) -> pl.DataFrame:
+    """Without terminal escapes."""
     return lines.with_columns(lines["line"].str.replace_all(_ESCAPES, ""))
 
 
@@ -83,7 +90,7 @@ def _rest(pieces: list[pl.DataFrame]) -> list[Line]:
     marks = rest["line"].str.extract_many(literals(), overlapping=True)
     # to_list copies the few lines out: views into the chunk would keep all of it in memory
     columns = zip(rest["n"].to_list(), rest["line"].to_list(), marks.to_list(), strict=True)
-    return [Line(n, text or "", tuple(dict.fromkeys(found)) if found else ()) for n, text, found in columns]
+    return [Line(n, text, tuple(dict.fromkeys(found)) if found else ()) for n, text, found in columns]
 
 
 def _split(data: bytes) -> pl.DataFrame:
@@ -103,24 +110,19 @@ def _split(data: bytes) -> pl.DataFrame:
         "row_index_name": "n",
         "row_index_offset": 1,
     }
-    return pl.read_csv(data, **options)
+    lines = pl.read_csv(data, **options)
+    return lines.with_columns(pl.col("line").fill_null("")) if lines["line"].null_count() else lines
 
 
 def _without_access(lines: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """Drop uvicorn's plain ``… HTTP/1.1" 200 OK`` lines and count them; one that shares its line with another record stays."""
-    text = lines["line"]
-    plain = text.str.ends_with('HTTP/1.1" 200 OK') & ~text.str.slice(1).str.contains("[20", literal=True)
-    plain &= text.str.starts_with("[") | text.str.starts_with("INFO:")
-    plain = plain.fill_null(value=False)
-    return lines.filter(~plain), int(plain.sum())
-
-
-def _compact(frame: pl.DataFrame) -> pl.DataFrame:
-    """Ranks as numbers and no strings left, so that nothing keeps the chunk's buffers alive."""
     import polars as pl
 
-    frame = batch.with_ranks(frame)
-    return frame.with_columns(pl.col("n").cast(pl.UInt64)).rename({"n": "line"})
+    line = pl.col("line")
+    alone = ~line.str.slice(1).str.contains("[20", literal=True)
+    plain = line.str.ends_with('HTTP/1.1" 200 OK') & alone & (line.str.contains("] INFO:", literal=True) | line.str.starts_with("INFO:"))
+    others = lines.filter(~plain)
+    return others, lines.height - others.height
 
 
 @cache

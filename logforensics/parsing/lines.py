@@ -20,7 +20,15 @@ from logforensics.parsing.server_args import read_server_args
 NOTICE_CHARS = 400
 _EXAMPLES = 20
 _LEVEL = re.compile(r"\b(CRITICAL|FATAL|ERROR|WARNING|WARN|INFO|DEBUG)\b|(\w*Warning):")
-_LEVELS = {"CRITICAL": "error", "FATAL": "error", "ERROR": "error", "WARNING": "warning", "WARN": "warning", "INFO": "info", "DEBUG": "info"}
+_LEVELS = {
+    "CRITICAL": "error",
+    "FATAL": "error",
+    "ERROR": "error",
+    "WARNING": "warning",
+    "WARN": "warning",
+    "INFO": "info",
+    "DEBUG": "info",
+}
 _LOGGER = re.compile(r"(?:WARNING|ERROR|INFO|DEBUG):([\w.]+):|\b(\w+\.py:\d+)[\]:]")
 _QUOTES = re.compile(r"^(?:\[[^\]]{8,140}\] )?(?:Receive|Finish)(?: OpenAI)?: |^\s*\{\"|^(?:\[[^\]]{8,140}\] )?\{\"timestamp\"")
 _BATCH_REMAINS = ("#queue-req: ", "#running-req: ", "gen throughput (token/s): ", "#cached-token: ", "token usage: ")
@@ -154,7 +162,7 @@ class LineReader:
         if "server_args=" in marks and not message.startswith(("Receive", "Finish")):
             found = read_server_args(message)
             if found is not None:
-                return self._launch(number, prefix, *found)
+                return self._launch(number, prefix, *found, form="dict" if "server_args={" in message else "ServerArgs")
         if tracebacks.OPENING in marks and tracebacks.OPENING in message:
             self._open_trace(number, prefix, message)
             return "parsed"
@@ -174,14 +182,14 @@ class LineReader:
         self._emit(found[0], number, prefix, found[1])
         return "parsed"
 
-    def _launch(self, number: int, prefix: Prefix, fields: dict[str, Any], complete: bool) -> str:  # noqa: FBT001
+    def _launch(self, number: int, prefix: Prefix, fields: dict[str, Any], complete: bool, *, form: str) -> str:  # noqa: FBT001
         from logforensics.sglang.flags import fingerprint
 
         self.tally.sglang = True
         low, high = fingerprint(fields.keys(), complete=complete)[:2]
         row = {name: fields.get(name) for name in ("model_path", "tp_size", "dp_size", "pp_size", "nnodes", "node_rank")}
         row = {name: value if name == "model_path" or isinstance(value, int) else None for name, value in row.items()}
-        row |= {"server_args": json.dumps(fields, default=str), "version_low": low, "version_high": high, "complete": complete}
+        row |= {"server_args": json.dumps(fields, default=str), "version_low": low, "version_high": high, "complete": complete, "form": form}
         self._emit("launches", number, prefix, row)
         return "parsed" if complete else "damaged"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from logforensics.diagnosis import Coverage
 from logforensics.errors import InputError
+from logforensics.parsing.batch import with_ranks
 from logforensics.parsing.chunk import ChunkResult, read_chunk
 from logforensics.parsing.lines import LineReader, Row, Tally
 from logforensics.parsing.prefix import Ranks
@@ -50,7 +51,9 @@ class ParsedLog:
             InputError: no line was recognised.
         """
         if not self.is_sglang:
-            raise InputError(f"{', '.join(self.sources)}: does not look like an SGLang server log: none of {self.coverage.lines} lines was recognised")
+            raise InputError(
+                f"{', '.join(self.sources)}: does not look like an SGLang server log: none of {self.coverage.lines} lines was recognised"
+            )
 
 
 def parse(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None, threads: int = _THREADS) -> ParsedLog:
@@ -74,7 +77,7 @@ def parse(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None,
         frames=frames,
         coverage=_coverage(parts),
         sources=tuple(part.name for part in parts),
-        is_sglang=any(part.tally.sglang for part in parts),
+        is_sglang=any(part.is_sglang for part in parts),
         _opened={source.name: source for source in sources},
     )
 
@@ -91,6 +94,11 @@ class _Part:
     noise: int
     launch_lines: list[int]
 
+    @property
+    def is_sglang(self) -> bool:
+        """Whether something that only SGLang prints was seen."""
+        return self.tally.sglang or any(self.frames.get(name) for name in ("prefill", "decode", "retractions"))
+
 
 def _read_source(source: Source, chunk_bytes: int | None, threads: int) -> _Part:
     reader = LineReader()
@@ -103,9 +111,11 @@ def _read_source(source: Source, chunk_bytes: int | None, threads: int) -> _Part
         part.lines += result.lines
         part.read += result.read
         part.noise += result.access
-        _collect(part, reader, {name: [_shifted(frame, base) for frame in found] for name, found in result.frames.items()})
+        for name, found in result.frames.items():
+            part.frames.setdefault(name, []).extend(_shifted(frame, base) for frame in found)
+        _collect(part, reader)
     reader.close()
-    _collect(part, reader, {})
+    _collect(part, reader)
     return part
 
 
@@ -123,15 +133,11 @@ def _results(source: Source, chunk_bytes: int | None, threads: int) -> Iterator[
 
 
 def _shifted(frame: pl.DataFrame, base: int) -> pl.DataFrame:
-    import polars as pl
+    """Line numbers of the chunk as line numbers of the log."""
+    return frame.replace_column(frame.get_column_index("line"), frame["line"] + base)
 
-    return frame if base == 0 else frame.with_columns(pl.col("line") + pl.lit(base, dtype=pl.UInt64))
 
-
-def _collect(part: _Part, reader: LineReader, fast: dict[str, list[pl.DataFrame]]) -> None:
-    for name, found in fast.items():
-        part.frames.setdefault(name, []).extend(found)
-        part.tally.sglang |= bool(found)
+def _collect(part: _Part, reader: LineReader) -> None:
     for name, rows in reader.take().items():
         if name == "launches":
             part.launch_lines += [row[0] for row in rows]
@@ -147,7 +153,9 @@ def _from_rows(name: str, rows: list[Row]) -> pl.DataFrame:
     values |= {"line": [row[0] for row in rows], "time": [row[1] for row in rows]}
     values |= {key: [row[2][place] for row in rows] for place, key in enumerate(Ranks._fields)}
     series = [
-        pl.Series(column.name, values[column.name], dtype=_dtype(column.dtype), strict=False) for column in columns(name) if column.name in values
+        pl.Series(column.name, values[column.name], dtype=_dtype(column.dtype), strict=False)
+        for column in columns(name)
+        if column.name in values
     ]
     return pl.DataFrame([one for one in series if one.null_count() < len(rows)])
 
@@ -168,7 +176,9 @@ def _whole(name: str, parts: list[tuple[str, list[pl.DataFrame], list[int]]]) ->
 def _with_source(source: str, frames: list[pl.DataFrame], launches: list[int]) -> pl.DataFrame:
     import polars as pl
 
-    whole = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal")
+    pieces = [with_ranks(pl.concat(fast, how="diagonal"))] if (fast := [frame for frame in frames if "tags" in frame.columns]) else []
+    pieces += [frame for frame in frames if "tags" not in frame.columns]
+    whole = pieces[0] if len(pieces) == 1 else pl.concat(pieces, how="diagonal")
     if not whole["line"].is_sorted():
         whole = whole.sort("line", maintain_order=True)
     if len(launches) > 1:

@@ -5,6 +5,7 @@ A pattern names its event and frame, the literal it is recognised by, and where 
 ``head``    the message begins with this literal · ``find`` the literal may stand anywhere in the message (lists are alternatives)
 ``fields``  column = label: the number after that label, wherever it stands · ``text`` column = [label, terminator]
 ``regex``   named groups become columns, for what labels cannot say · ``set`` constant columns · ``required`` columns that must be found
+``bulk``    the whole message as an expression of Rust's regex crate, for lines that come by the thousand (see parsing/bulk.py)
 ``unbroken = false`` allows a number at the very end of a piece that was cut off by another record
 ``[[pattern.sample]]`` a line and what it gives, run as a test.
 """
@@ -30,7 +31,24 @@ else:
 
 _NUMBER = re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 _INTEGERS = {"Int32", "Int64", "UInt64", "UInt16", "UInt32"}
-_KEYS = {"event", "frame", "head", "find", "fields", "text", "regex", "set", "required", "unbroken", "sample", "since", "until", "note", "level"}
+_KEYS = {
+    "event",
+    "frame",
+    "head",
+    "find",
+    "fields",
+    "text",
+    "regex",
+    "set",
+    "required",
+    "bulk",
+    "unbroken",
+    "sample",
+    "since",
+    "until",
+    "note",
+    "level",
+}
 
 
 class CutRecord(Exception):  # noqa: N818 - control flow between pattern and reader, never seen outside this room
@@ -59,6 +77,7 @@ class Pattern:
     constants: Mapping[str, Any]
     required: frozenset[str]
     unbroken: bool
+    bulk: str | None
     origin: str
     samples: tuple[Sample, ...] = field(default=(), compare=False)
 
@@ -213,6 +232,7 @@ def compile_pattern(raw: Mapping[str, Any], origin: str) -> Pattern:
         constants=raw.get("set", {}),
         required=frozenset(raw.get("required", [])),
         unbroken=raw.get("unbroken", True),
+        bulk=raw.get("bulk"),
         origin=origin,
         samples=tuple(Sample(sample["line"], sample["gives"]) for sample in raw.get("sample", [])),
     )

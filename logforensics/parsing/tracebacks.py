@@ -22,9 +22,14 @@ EXCEPTION = re.compile(
     re.DOTALL,
 )
 _ANY_KIND = re.compile(r"(?P<kind>(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*|[A-Z]\w+)(?:: (?P<message>.*)|\s*$)", re.DOTALL)
-_CHAINS = ("During handling of the above exception, another exception occurred", "The above exception was the direct cause of the following exception")
+_CHAINS = (
+    "During handling of the above exception, another exception occurred",
+    "The above exception was the direct cause of the following exception",
+)
 _GROUP_MARGIN = re.compile(r"^[ ]{0,12}[|+][ +|-]*")
-_NOT_A_MESSAGE = re.compile(r"(?:Killed|Terminated|Process |INFO:|WARNING|ERROR|DEBUG|/|\[|\(|Exception ignored|Fatal Python|terminate called|Loading |Compiling |\d{4}-)")
+_NOT_A_MESSAGE = re.compile(
+    r"(?:Killed|Terminated|Process |INFO:|WARNING|ERROR|DEBUG|/|\[|\(|Exception ignored|Fatal Python|terminate called|Loading |Compiling |\d{4}-)"
+)
 _MAX_MESSAGE_LINES = 40
 _MAX_FRAMES = 400
 _MAX_MESSAGE = 4000
@@ -103,7 +108,10 @@ class Traceback:
             return True
         link = self.links[-1]
         # a message may hold blank lines before its numbered hints ("Possible solutions:")
-        if re.match(r"(?:Possible solutions|\d+\. |Open an issue|Compile with|For debugging|Search for)", text) and len(link.message) < _MAX_MESSAGE_LINES:
+        if (
+            re.match(r"(?:Possible solutions|\d+\. |Open an issue|Compile with|For debugging|Search for)", text)
+            and len(link.message) < _MAX_MESSAGE_LINES
+        ):
             link.message.append(text)
             return True
         return False
