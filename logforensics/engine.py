@@ -82,8 +82,8 @@ def make_case(
     """
     if version is not None and flags.nearest_release(version) is None:
         raise InputError(f"--sglang-version {version!r} is not a release such as 0.5.8")
-    if model_config is not None and not Path(model_config).is_file():
-        raise InputError(f"{model_config}: no such file: --model-config takes a Hugging Face config.json")
+    if model_config is not None and not Path(model_config).exists():
+        raise InputError(f"{model_config}: no such file: --model-config takes a Hugging Face config.json or the folder that holds it")
     low, high, basis = release_range(run, version)
     release = Release(low, high, basis)
     command, notes = _read_launch(launch_command, release)

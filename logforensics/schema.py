@@ -48,6 +48,7 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         ("version_low", _TEXT, "", "oldest release whose set of fields fits the line"),
         ("version_high", _TEXT, "", "newest release whose set of fields fits the line"),
         ("complete", "Boolean", "", "false where the line was cut before the closing bracket"),
+        ("form", _TEXT, "", "ServerArgs (to 0.5.18) or dict (from 0.5.19)"),
     ),
     "load_progress": _columns(
         ("kind", _TEXT, "", "what is loaded, the text before the colon of the bar"),

@@ -23,8 +23,15 @@ def kernel_lines(case: Case) -> list[ShutdownEvent]:
 
 
 def explained_by_exception(case: Case) -> bool:
-    """Whether an exception explains the end: after one, SGLang kills its own tree, and -9 proves nothing."""
-    return any(failure.kind not in ("SystemExit", "KeyboardInterrupt") and not _is_announcement(failure.text) for failure in case.failures)
+    """Whether an exception before the kill explains it: after one, SGLang kills its own tree, and -9 proves nothing.
+
+    An exception behind the kill, such as the parent's EOFError, is a consequence.
+    """
+    first = min((event.mark.line for event in sigkills(case)), default=1 << 62)
+    return any(
+        failure.kind not in ("SystemExit", "KeyboardInterrupt") and failure.mark.line < first and not _is_announcement(failure.text)
+        for failure in case.failures
+    )
 
 
 def _is_announcement(text: str) -> bool:

@@ -85,7 +85,7 @@ def kv_pool_no_room(case: Case) -> Verdict | None:
         return None
     fits, lines, steps = _floor(case, failure)
     now = fraction(case, failure)
-    evidence = [failure.evidence("mem-fraction-static") if failure else None, *lines]
+    evidence: list[Evidence | None] = [*(failure.proof("mem-fraction-static") if failure else ()), *lines]
     evidence += [item.mark.evidence("profiled value -") for item in (negative, notice) if item]
     evidence.append(case.config.evidence("mem_fraction_static"))
     explanation = "Weights and KV pool share the static fraction of the GPU memory that was free before loading. The weights take all of it"
@@ -164,7 +164,7 @@ def gpu_weights_oom(case: Case) -> Verdict | None:
             steps.append(step("static share", f"{now:g} × {sizes.total:.2f}", now * sizes.total, "GiB"))  # type: ignore[operator]
         begin = case.run.lowest("load_begin")
         tp = case.config.size("tp_size")
-        evidence = cite([failure.evidence("out of memory"), begin.mark.evidence("avail mem=") if begin else None, case.config.evidence("tp_size")])
+        evidence = cite([*failure.proof("out of memory"), begin.mark.evidence("avail mem=") if begin else None, case.config.evidence("tp_size")])
         return Verdict(
             Severity.CRITICAL,
             Confidence.CERTAIN if stage == "load" else Confidence.PROBABLE,
@@ -199,7 +199,7 @@ def cuda_graph_capture_oom(case: Case) -> Verdict | None:
         last = next((item for item in reversed(case.run.memory_steps) if item.stage == "graph_progress" and item.mark.line < failure.message_line), None)
         evidence = cite(
             [
-                failure.evidence("out of memory"),
+                *failure.proof("out of memory"),
                 begin.mark.evidence("avail mem=") if begin else None,
                 last.mark.evidence("avail_mem=") if last else None,
                 case.config.evidence("mem_fraction_static"),
@@ -274,7 +274,15 @@ def static_fraction_too_high(case: Case) -> Verdict | None:
         sizes = oom.figures(oom.root_text(failure))
         steps = sizes.steps()
         left = _left_after_start(case)
-        evidence = cite([failure.evidence("out of memory"), left[0] if left else None, case.config.evidence("mem_fraction_static")])
+        loaded = case.run.lowest("load_end", last=True)
+        evidence = cite(
+            [
+                *failure.proof("out of memory"),
+                left[0] if left else None,
+                loaded.mark.evidence("avail mem=") if loaded else None,
+                case.config.evidence("mem_fraction_static"),
+            ]
+        )
         fix = _lower_fraction(case, sizes, steps)
         where = "while the KV pool was allocated" if stage == "pool" else "in the first work after the start"
         return Verdict(
@@ -296,7 +304,7 @@ def _left_after_start(case: Case) -> tuple[Evidence, float] | None:
     if known:
         value, mark = min(known, key=lambda item: (item[0], item[1].line))
         return mark.evidence("available_gpu_mem="), value
-    ended = case.run.lowest("graph_end", last=True)
+    ended = case.run.lowest("graph_end", last=True) or case.run.lowest("pool_end", last=True)
     return (ended.mark.evidence("avail mem="), ended.avail_gib) if ended and ended.avail_gib is not None else None
 
 
@@ -316,7 +324,7 @@ def _little_left(case: Case) -> Verdict | None:
         steps.append(step("fraction that leaves 5 GiB", f"{now:g} - (5 - {left[1]:.2f})/{before.avail_gib:.2f}", value))
         fix = [decrease("--mem-fraction-static", value, "share of the memory free before loading", "SGLang's tuning page asks for 5 to 8 GiB after start")]
     return Verdict(
-        Severity.WARNING,
+        Severity.INFO if case.run.serving.windows else Severity.WARNING,
         Confidence.PROBABLE,
         "graph",
         f"only {left[1]:.2f} GiB of GPU memory is left after start: the first long prefill may run out",
@@ -351,7 +359,7 @@ def _activations(case: Case, failure: Failure) -> Verdict:
     vision = oom.in_vision(failure)
     chunk = case.config.number("chunked_prefill_size")
     largest = case.run.serving.prefill
-    evidence = [failure.evidence("out of memory")]
+    evidence: list[Evidence | None] = [*failure.proof("out of memory")]
     evidence += [other_rank.evidence("out of memory") for other_rank, _ in oom.gpu_ooms(case)[1:4]]
     if largest:
         evidence.append(largest.last.evidence("#new-token"))
@@ -430,6 +438,7 @@ def frontend_gpu_oom(case: Case) -> Verdict | None:
     failure = struck[0]
     sizes = oom.figures(oom.root_text(failure))
     steps = sizes.steps()
+    heading = case.run.notice_with("Exception in ASGI application")
     fix = _lower_fraction(case, sizes, steps)
     fix.append(environment("SGLANG_USE_CUDA_IPC_TRANSPORT", 0, "features then travel through host memory, not GPU 0"))
     fix.append(environment("SGLANG_MM_FEATURE_CACHE_MB", "256", "caps what the front end keeps on the GPU"))
@@ -442,7 +451,7 @@ def frontend_gpu_oom(case: Case) -> Verdict | None:
         "serving" if case.served(failure.mark) else "warmup",
         "the HTTP process ran out of GPU memory; the ranks are unharmed",
         "Preprocessing in the front end uses GPU 0 beside rank 0. The requests it was preparing failed; the schedulers went on.",
-        cite([*(item.evidence("out of memory") for item in struck[:4]), case.config.evidence("mem_fraction_static")]),
+        cite([*(piece for item in struck[:4] for piece in item.proof("out of memory")), heading.mark.evidence() if heading else None, case.config.evidence("mem_fraction_static")]),
         steps,
         fix,
     )

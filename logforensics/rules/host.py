@@ -152,7 +152,9 @@ def hicache_host_guard(case: Case) -> Verdict | None:
         fix.append(set_to("--hicache-ratio", ratio, "× device pool, per rank", "Alternative: the same as a ratio"))
     if case.release.since("0.5.21"):
         fix.append(Recommendation("--hicache-size", Action.REMOVE, None, "", "Alternative: without size and ratio this release fits the pool by itself"))
+    lines = {item.mark.line for item in refusals}
     evidence = [*(item.mark.evidence("Not enough host memory") for item in refusals[:8]), case.config.evidence("hicache_size")]
+    evidence += [failure.mark.evidence("Traceback") for failure in case.failures if failure.message_line in lines][:4]
     evidence += [pool.mark.evidence("host memory") for pool in case.run.host_pools[:8]]
     return Verdict(Severity.CRITICAL, Confidence.CERTAIN, "hicache", title, text, cite(evidence), steps, fix)
 

@@ -142,10 +142,8 @@ def _by_timeline(case: Case, failure: Failure) -> str:
         return "graph"
     if reached.get("load_begin", 0) > reached.get("load_end", 0):
         return "load"
-    if "capacity" in reached or "graph_end" in reached:
+    if reached.keys() & {"capacity", "graph_end", "pool_end"}:
         return "warmup"
-    if "pool_end" in reached:
-        return "warmup" if case.config.get("disable_cuda_graph") else "graph"
     if "load_end" in reached:
         return "pool"
     return "unknown"

@@ -101,7 +101,7 @@ def _rank(row: Mapping[str, Any]) -> Rank:
 
 def _launches(frame: pl.DataFrame) -> tuple[Launch, ...]:
     return tuple(
-        Launch(_mark(row), json.loads(row["server_args"]), row["version_low"], row["version_high"], bool(row["complete"]), row["launch"])
+        Launch(_mark(row), json.loads(row["server_args"]), row["version_low"], row["version_high"], bool(row["complete"]), row["launch"], row["form"])
         for row in frame.iter_rows(named=True)
     )
 

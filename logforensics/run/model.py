@@ -64,6 +64,7 @@ class Launch:
     version_high: str | None
     complete: bool
     number: int
+    form: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +233,11 @@ class Failure:
     def evidence(self, needle: str = "") -> Evidence:
         """Cite the line on which the exception's text begins."""
         return Evidence(self.mark.source, self.message_line, needle=needle)
+
+    def proof(self, needle: str = "") -> list[Evidence]:
+        """Cite the exception's text, and the line that opens its traceback, which has the time and the rank."""
+        text = self.evidence(needle)
+        return [text] if self.mark.line == self.message_line else [text, self.mark.evidence("Traceback")]
 
 
 @dataclass(frozen=True, slots=True)
