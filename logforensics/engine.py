@@ -45,7 +45,6 @@ def diagnose(
 
     Raises:
         InputError: the log cannot be read or is not SGLang's, or the version is not one.
-        CommandError: the launch command cannot be read.
     """
     parsed = log if isinstance(log, ParsedLog) else parse(log)
     case = make_case(build_run(parsed), hardware=hardware, launch_command=launch_command, version=version, model_config=model_config)
@@ -78,7 +77,6 @@ def make_case(
 
     Raises:
         InputError: the version is not an SGLang release, or the model configuration cannot be read.
-        CommandError: the launch command cannot be read.
     """
     if version is not None and flags.nearest_release(version) is None:
         raise InputError(f"--sglang-version {version!r} is not a release such as 0.5.8")
@@ -108,10 +106,11 @@ def _read_launch(text: str | None, release: Release) -> tuple[LaunchCommand | No
     known = release.high if release.low == release.high else None
     try:
         return read_command(text, known), ()
-    except CommandError:
+    except CommandError as error:
         start = text.find("--")
         if start < 0:
-            raise
+            # the log is what counts: a command that cannot be read is a remark, not a reason to say nothing
+            return None, (f"the launch command is not used: {error}",)
         note = "the launch command names no SGLang program; its flags are read as those of sglang.launch_server"
         return read_command(f"python -m sglang.launch_server {text[start:]}", known), (note,)
 

@@ -113,20 +113,27 @@ def _draft_squeezes(case: Case, failure: Failure) -> bool:
         return True
     # without the load lines: the fraction is already as high as fractions go, so it is not what is wrong
     now = fraction(case, failure)
-    return not loads and now is not None and now >= 0.8 and bool(case.config.get("speculative_draft_model_path"))  # noqa: PLR2004
+    return not loads and now is not None and now >= 0.8 and bool(case.config.get("speculative_draft_model_path"))
 
 
 def _raise_fraction(case: Case, now: float | None, floor: float | None) -> tuple[list[Recommendation], str]:
     """How far to raise the fraction, and what to say about it."""
     if floor is not None and floor > MAX_USEFUL_FRACTION:
         why = f"the weights alone need {floor:.3f} of the memory; above {MAX_USEFUL_FRACTION} nothing is left for graphs and activations"
-        return [increase("--tp-size", case.config.size("tp_size") * 2, "ranks", why), other("checkpoint", "use a quantised checkpoint")], why
+        return [
+            increase("--tp-size", case.config.size("tp_size") * 2, "ranks", why),
+            other("checkpoint", "use a quantised checkpoint"),
+        ], why
     auto = now is not None and case.command is not None and not case.config.typed("mem_fraction_static")
     value = _above(floor, now)
-    why = "the floor leaves zero KV, so add room for it" if floor is not None else "raise it until the start succeeds; the log lacks the figures"
+    why = (
+        "the floor leaves zero KV, so add room for it"
+        if floor is not None
+        else "raise it until the start succeeds; the log lacks the figures"
+    )
     fix = [increase("--mem-fraction-static", value, "share of the memory free before loading", why)]
     chunk = case.config.number("chunked_prefill_size")
-    if auto and chunk and chunk > 8192 and case.release.may_be("0.5.3", "0.5.23"):  # noqa: PLR2004
+    if auto and chunk and chunk > 8192 and case.release.may_be("0.5.3", "0.5.23"):
         fix.append(decrease("--chunked-prefill-size", 8192, "tokens", "each chunk token takes 1.5 MiB from the automatic fraction"))
         fix.append(upgrade("sglang", None, "later releases compute the automatic fraction with more care"))
     return fix, "The printed floor is the point of zero KV; choose more than that." if floor is not None else ""
@@ -138,7 +145,7 @@ def _above(floor: float | None, now: float | None) -> float:
         return min(MAX_USEFUL_FRACTION, math.ceil((floor + _HEADROOM) * 100 - 1e-6) / 100)
     if now is None:
         return 0.88
-    return 0.85 if now < 0.7 else min(0.95, round(now + 0.05, 2))  # noqa: PLR2004
+    return 0.85 if now < 0.7 else min(0.95, round(now + 0.05, 2))
 
 
 @rule("LF202", "gpu_weights_oom", "The weights do not fit on the GPU")
@@ -164,7 +171,9 @@ def gpu_weights_oom(case: Case) -> Verdict | None:
             steps.append(step("static share", f"{now:g} × {sizes.total:.2f}", now * sizes.total, "GiB"))  # type: ignore[operator]
         begin = case.run.lowest("load_begin")
         tp = case.config.size("tp_size")
-        evidence = cite([*failure.proof("out of memory"), begin.mark.evidence("avail mem=") if begin else None, case.config.evidence("tp_size")])
+        evidence = cite(
+            [*failure.proof("out of memory"), begin.mark.evidence("avail mem=") if begin else None, case.config.evidence("tp_size")]
+        )
         return Verdict(
             Severity.CRITICAL,
             Confidence.CERTAIN if stage == "load" else Confidence.PROBABLE,
@@ -196,7 +205,10 @@ def cuda_graph_capture_oom(case: Case) -> Verdict | None:
             continue
         sizes = oom.figures(oom.root_text(failure))
         begin = case.run.lowest("graph_begin", last=True)
-        last = next((item for item in reversed(case.run.memory_steps) if item.stage == "graph_progress" and item.mark.line < failure.message_line), None)
+        last = next(
+            (item for item in reversed(case.run.memory_steps) if item.stage == "graph_progress" and item.mark.line < failure.message_line),
+            None,
+        )
         evidence = cite(
             [
                 *failure.proof("out of memory"),
@@ -237,7 +249,14 @@ def _lower_fraction(case: Case, sizes: oom.OomFigures, steps: list[Arithmetic]) 
         points = max(0.02, (math.ceil((sizes.tried - sizes.free) / (sizes.total / 100)) + 1) / 100)
     value = round(max(0.3, now - points), 3)
     steps.append(step("fraction to try", f"{now:g} - {points:g}", value))
-    return [decrease("--mem-fraction-static", value, "share of the memory free before loading", "frees what was missing and a margin, outside the pool")]
+    return [
+        decrease(
+            "--mem-fraction-static",
+            value,
+            "share of the memory free before loading",
+            "frees what was missing and a margin, outside the pool",
+        )
+    ]
 
 
 def _smaller_graphs(case: Case, *, prefill: bool) -> list[Recommendation]:
@@ -245,12 +264,12 @@ def _smaller_graphs(case: Case, *, prefill: bool) -> list[Recommendation]:
     if prefill:
         return [
             set_to("--cuda-graph-backend-prefill", "disabled", "", "Alternative: no prefill graphs (0.5.14+)"),
-            set_to("--disable-piecewise-cuda-graph", True, "", "Alternative: no prefill graphs (0.5.10 … 0.5.19)"),
+            set_to("--disable-piecewise-cuda-graph", value=True, unit="", why="Alternative: no prefill graphs (0.5.10 … 0.5.19)"),
             decrease("--max-total-tokens", None, "tokens", "Alternative: cap the pool instead of lowering the fraction"),
         ]
     largest = case.config.number("cuda_graph_max_bs") or case.config.number("cuda_graph_max_bs_decode")
     limit = min(largest, 64) if largest else 64
-    if largest is not None and largest <= 16:  # noqa: PLR2004 - already small: more of the same cannot help
+    if largest is not None and largest <= 16:
         return []
     return [
         decrease("--cuda-graph-max-bs", int(limit), "requests", "Alternative: fewer and smaller graphs (to 0.5.19)"),
@@ -311,7 +330,7 @@ def _left_after_start(case: Case) -> tuple[Evidence, float] | None:
 def _little_left(case: Case) -> Verdict | None:
     """A start that succeeded with less than 1 GiB left: a risk, not a failure, and none at all once it served."""
     left = _left_after_start(case)
-    if left is None or left[1] >= 1.0 or case.run.serving.decode_lines > 50:  # noqa: PLR2004
+    if left is None or left[1] >= 1.0 or case.run.serving.decode_lines > 50:
         return None
     now = fraction(case)
     before = case.run.lowest("load_begin")
@@ -322,7 +341,14 @@ def _little_left(case: Case) -> Verdict | None:
     if now is not None and before and before.avail_gib:
         value = math.floor((now - (5 - left[1]) / before.avail_gib) * 100) / 100
         steps.append(step("fraction that leaves 5 GiB", f"{now:g} - (5 - {left[1]:.2f})/{before.avail_gib:.2f}", value))
-        fix = [decrease("--mem-fraction-static", value, "share of the memory free before loading", "SGLang's tuning page asks for 5 to 8 GiB after start")]
+        fix = [
+            decrease(
+                "--mem-fraction-static",
+                value,
+                "share of the memory free before loading",
+                "SGLang's tuning page asks for 5 to 8 GiB after start",
+            )
+        ]
     return Verdict(
         Severity.INFO if case.run.serving.windows else Severity.WARNING,
         Confidence.PROBABLE,
@@ -366,11 +392,15 @@ def _activations(case: Case, failure: Failure) -> Verdict:
     lowest, highest = case.run.lowest("load_begin"), _highest_before_load(case)
     if lowest and highest and highest[1] - (lowest.avail_gib or 0) > 1:
         evidence += [lowest.mark.evidence("avail mem="), highest[0]]
-        steps.append(step("this rank started with less", f"{highest[1]:.2f} - {lowest.avail_gib:.2f}", highest[1] - (lowest.avail_gib or 0), "GiB"))
+        steps.append(
+            step("this rank started with less", f"{highest[1]:.2f} - {lowest.avail_gib:.2f}", highest[1] - (lowest.avail_gib or 0), "GiB")
+        )
     evidence.append(case.config.evidence("chunked_prefill_size", "mem_fraction_static"))
     fix = _lower_fraction(case, sizes, steps)
-    new_chunk = 4096 if chunk is None or chunk <= 0 or chunk > 4096 else max(512, int(chunk) // 2)  # noqa: PLR2004
-    smaller = Recommendation("--chunked-prefill-size", Action.SET, new_chunk, "tokens", "activations grow with the tokens of one prefill batch")
+    new_chunk = 4096 if chunk is None or chunk <= 0 or chunk > 4096 else max(512, int(chunk) // 2)
+    smaller = Recommendation(
+        "--chunked-prefill-size", Action.SET, new_chunk, "tokens", "activations grow with the tokens of one prefill batch"
+    )
     fix.insert(0 if not vision else 1, smaller)
     if vision:
         fix.append(environment("SGLANG_USE_CUDA_IPC_TRANSPORT", 0, "image features are then not kept on the GPU by the front end"))
@@ -416,7 +446,11 @@ def _kv_allocation(case: Case, failure: Failure) -> Verdict:
         "serving",
         "a prefill was admitted, but the KV allocator had no room for it",
         "This is no CUDA error: the KV pool's allocator refused. "
-        + (f"With pages of {page:g} tokens every request occupies whole pages, which the admission did not count." if page and page > 1 else ""),
+        + (
+            f"With pages of {page:g} tokens every request occupies whole pages, which the admission did not count."
+            if page and page > 1
+            else ""
+        ),
         cite([failure.evidence("out of memory"), case.config.evidence("page_size")]),
         steps,
         fix,
@@ -451,7 +485,13 @@ def frontend_gpu_oom(case: Case) -> Verdict | None:
         "serving" if case.served(failure.mark) else "warmup",
         "the HTTP process ran out of GPU memory; the ranks are unharmed",
         "Preprocessing in the front end uses GPU 0 beside rank 0. The requests it was preparing failed; the schedulers went on.",
-        cite([*(piece for item in struck[:4] for piece in item.proof("out of memory")), heading.mark.evidence() if heading else None, case.config.evidence("mem_fraction_static")]),
+        cite(
+            [
+                *(piece for item in struck[:4] for piece in item.proof("out of memory")),
+                heading.mark.evidence() if heading else None,
+                case.config.evidence("mem_fraction_static"),
+            ]
+        ),
         steps,
         fix,
     )
@@ -466,27 +506,43 @@ def decode_oom(case: Case) -> Verdict | None:
     Fix: a shorter `--context-length`, more KV tokens, fewer running requests.
     False friends: `KV cache pool is full. Retract requests.` alone is normal scheduling.
     """
-    texts = ("No space left for only one request", "Failed to retract any request", "even after retracting all other requests", "Decode out of memory. Try to lower")
+    texts = (
+        "No space left for only one request",
+        "Failed to retract any request",
+        "even after retracting all other requests",
+        "Decode out of memory. Try to lower",
+    )
     kv = next((failure for failure in case.failures if any(text in failure.text for text in texts)), None)
     cuda = next((failure for failure, stage in oom.gpu_ooms(case) if stage == "decode"), None)
     failure = kv or cuda
     if failure is None:
         return None
     steps = [] if kv else oom.figures(oom.root_text(failure)).steps()
-    evidence = cite([failure.evidence(), case.run.serving.retraction_last and case.run.serving.retraction_last.evidence("Retract"), case.config.evidence("context_length")])
+    evidence = cite(
+        [
+            failure.evidence(),
+            case.run.serving.retraction_last and case.run.serving.retraction_last.evidence("Retract"),
+            case.config.evidence("context_length"),
+        ]
+    )
     fix = [
         decrease("--context-length", None, "tokens", "one request must fit into the pool with room to spare"),
         environment("SGLANG_NUM_RESERVED_DECODE_TOKENS", 512, "reserves decode room before a request is admitted"),
         upgrade("sglang", None, "later releases abort the one request instead of the server"),
     ]
     if cuda and not kv:
-        fix = [*_lower_fraction(case, oom.figures(oom.root_text(failure)), steps), decrease("--max-running-requests", None, "requests", "smaller decode batches")]
+        fix = [
+            *_lower_fraction(case, oom.figures(oom.root_text(failure)), steps),
+            decrease("--max-running-requests", None, "requests", "smaller decode batches"),
+        ]
     return Verdict(
         Severity.CRITICAL,
         Confidence.CERTAIN,
         "serving",
         "decode ran out of KV memory with nothing left to retract" if kv else "a decode step ran out of GPU memory",
-        "The last running request could not get its next token's slot." if kv else "The activations of a decode step did not fit beside the pool.",
+        "The last running request could not get its next token's slot."
+        if kv
+        else "The activations of a decode step did not fit beside the pool.",
         evidence,
         steps,
         fix,
@@ -516,7 +572,12 @@ def draft_model_memory(case: Case) -> Verdict | None:
         Recommendation("--speculative-draft-model-path", Action.REMOVE, None, "", "Alternative: serve without the draft model"),
     ]
     if fits is not None and fits <= MAX_USEFUL_FRACTION:
-        fix.insert(0, increase("--mem-fraction-static", _above(fits, None), "share of the memory free before loading", "holds both models and some KV"))
+        fix.insert(
+            0,
+            increase(
+                "--mem-fraction-static", _above(fits, None), "share of the memory free before loading", "holds both models and some KV"
+            ),
+        )
     return Verdict(
         Severity.CRITICAL,
         Confidence.PROBABLE,

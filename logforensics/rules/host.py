@@ -52,12 +52,14 @@ def host_overallocation_per_rank(case: Case) -> Verdict | None:
         _explanation(case, budget),
         _proof(case, budget),
         steps,
-        _fit(case, budget, safe.gb, safe.ratio),
+        _fit(budget, safe.gb, safe.ratio),
     )
 
 
 def _explanation(case: Case, budget: HostBudget) -> str:
-    flag = "--hicache-size is GB per rank" if budget.sized_by == "hicache_size" else "--hicache-ratio multiplies every rank's own device pool"
+    flag = (
+        "--hicache-size is GB per rank" if budget.sized_by == "hicache_size" else "--hicache-ratio multiplies every rank's own device pool"
+    )
     text = f"{flag}, not for the server: each of the {budget.processes} scheduler processes on this machine pins {gb(budget.each)}."
     if budget.pinned != budget.each:
         text += f" This release pins through torch, which rounds each pool up to a power of two: {gb(budget.pinned)}."
@@ -78,7 +80,7 @@ def _proof(case: Case, budget: HostBudget) -> list[Evidence]:
     )
 
 
-def _fit(case: Case, budget: HostBudget, size: int, ratio: float | None) -> list[Recommendation]:
+def _fit(budget: HostBudget, size: int, ratio: float | None) -> list[Recommendation]:
     """The size, with the ratio form beside it; the one in use comes first and goes into the corrected command."""
     per_rank = f"all {budget.processes} ranks can have this at once"
     by_size = set_to("--hicache-size", size, "GB per rank", per_rank)
@@ -116,7 +118,14 @@ def _unknown_ram(case: Case, budget: HostBudget) -> Verdict | None:
         _explanation(case, budget),
         _proof(case, budget),
         steps,
-        [decrease(f"--{budget.sized_by.replace('_', '-')}", None, "GB per rank" if budget.sized_by == "hicache_size" else "× device pool", _FORMULA)],
+        [
+            decrease(
+                f"--{budget.sized_by.replace('_', '-')}",
+                None,
+                "GB per rank" if budget.sized_by == "hicache_size" else "× device pool",
+                _FORMULA,
+            )
+        ],
         missing=[_HOST_RAM],
     )
 
@@ -151,7 +160,11 @@ def hicache_host_guard(case: Case) -> Verdict | None:
         ratio = math.floor(size * GB / (cell[0] * tokens) * 100) / 100
         fix.append(set_to("--hicache-ratio", ratio, "× device pool, per rank", "Alternative: the same as a ratio"))
     if case.release.since("0.5.21"):
-        fix.append(Recommendation("--hicache-size", Action.REMOVE, None, "", "Alternative: without size and ratio this release fits the pool by itself"))
+        fix.append(
+            Recommendation(
+                "--hicache-size", Action.REMOVE, None, "", "Alternative: without size and ratio this release fits the pool by itself"
+            )
+        )
     lines = {item.mark.line for item in refusals}
     evidence = [*(item.mark.evidence("Not enough host memory") for item in refusals[:8]), case.config.evidence("hicache_size")]
     evidence += [failure.mark.evidence("Traceback") for failure in case.failures if failure.message_line in lines][:4]
@@ -192,7 +205,11 @@ def _will_refuse(case: Case) -> Verdict | None:
     if budget.each <= allowed:
         return None
     safe = safe_size(case, budget, ram)
-    steps = [*budget.steps, step("SGLang will allow each rank", f"({gb(ram)} - 10 GiB) / {budget.processes}", round(allowed / GB, 2), "GB"), *safe.derivation]
+    steps = [
+        *budget.steps,
+        step("SGLang will allow each rank", f"({gb(ram)} - 10 GiB) / {budget.processes}", round(allowed / GB, 2), "GB"),
+        *safe.derivation,
+    ]
     return Verdict(
         Severity.CRITICAL,
         Confidence.CERTAIN,
@@ -201,7 +218,7 @@ def _will_refuse(case: Case) -> Verdict | None:
         "This release divides the host's free memory less 10 GiB by the ranks of the machine and refuses a larger pool. The check comes after graph capture.",
         _proof(case, budget),
         steps,
-        _fit(case, budget, min(safe.gb, safe.late_rank_gb or safe.gb), safe.ratio),
+        _fit(budget, min(safe.gb, safe.late_rank_gb or safe.gb), safe.ratio),
     )
 
 
@@ -222,7 +239,11 @@ def hicache_pool_smaller_than_device(case: Case) -> Verdict | None:
     if not refused and not warned and not small:
         return None
     evidence = [refused.evidence() if refused else None, warned.mark.evidence() if warned else None]
-    evidence += [pool.mark.evidence("tokens") if pool else None, device.mark.evidence("max_total_num_tokens=") if device else None, case.config.evidence("hicache_size")]
+    evidence += [
+        pool.mark.evidence("tokens") if pool else None,
+        device.mark.evidence("max_total_num_tokens=") if device else None,
+        case.config.evidence("hicache_size"),
+    ]
     steps: list[Arithmetic] = []
     value: float | None = None
     if pool is not None and device is not None and pool.num_tokens:
@@ -230,7 +251,14 @@ def hicache_pool_smaller_than_device(case: Case) -> Verdict | None:
         steps.append(step("device tokens", "printed", device.max_total_num_tokens, "tokens"))
         configured = case.config.number("hicache_size") or pool.gb
         value = math.ceil(configured * device.max_total_num_tokens / pool.num_tokens + 0.01)
-        steps.append(step("size that holds the device pool", f"{configured:g} GB × {device.max_total_num_tokens:,} / {pool.num_tokens:,}", value, "GB per rank"))
+        steps.append(
+            step(
+                "size that holds the device pool",
+                f"{configured:g} GB × {device.max_total_num_tokens:,} / {pool.num_tokens:,}",
+                value,
+                "GB per rank",
+            )
+        )
     return Verdict(
         Severity.CRITICAL if refused else Severity.WARNING,
         Confidence.CERTAIN,
@@ -252,7 +280,14 @@ def hicache_pin_limit(case: Case) -> Verdict | None:
     Fix: a smaller pool per rank, or from 0.5.19 smaller registration chunks (SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB).
     False friends: confidential computing and some drivers refuse any pinning (then the size does not matter).
     """
-    failure = next((item for item in case.failures if re.search(r"(?:cuda|hip)HostRegister failed|HostRegister.*(?:invalid argument|out of memory)", item.text)), None)
+    failure = next(
+        (
+            item
+            for item in case.failures
+            if re.search(r"(?:cuda|hip)HostRegister failed|HostRegister.*(?:invalid argument|out of memory)", item.text)
+        ),
+        None,
+    )
     if failure is None:
         return None
     unsupported = re.search(r"not supported|operation not permitted", failure.text, re.IGNORECASE) is not None
@@ -264,7 +299,14 @@ def hicache_pin_limit(case: Case) -> Verdict | None:
     fix = []
     if ratio and not case.config.number("hicache_size"):
         fix.append(decrease("--hicache-ratio", max(1.0, ratio / 2), "× device pool", "a smaller buffer per rank"))
-    fix.append(decrease("--hicache-size", int(int(size[1]) / GB / 2) if size else None, "GB per rank", "Alternative: a smaller buffer per rank" if fix else "a smaller buffer per rank"))
+    fix.append(
+        decrease(
+            "--hicache-size",
+            int(int(size[1]) / GB / 2) if size else None,
+            "GB per rank",
+            "Alternative: a smaller buffer per rank" if fix else "a smaller buffer per rank",
+        )
+    )
     fix.append(other("SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB", "from 0.5.19 the buffer is registered in chunks of this size"))
     return Verdict(
         Severity.CRITICAL,
@@ -289,7 +331,12 @@ def hicache_pin_unsupported(case: Case) -> Verdict | None:
     False friends: `invalid argument` for one large buffer is a limit of size (hicache_pin_limit).
     """
     failure = next(
-        (item for item in case.failures if re.search(r"HostRegister", item.text) and re.search(r"not supported|not permitted", item.text, re.IGNORECASE)), None
+        (
+            item
+            for item in case.failures
+            if re.search(r"HostRegister", item.text) and re.search(r"not supported|not permitted", item.text, re.IGNORECASE)
+        ),
+        None,
     )
     if failure is None:
         return None

@@ -27,15 +27,57 @@ _FIGURES = {
 }
 _OTHERS = re.compile(r"Process (?P<pid>\d+) has " + _SIZE.format("v") + " memory in use")
 _GPU = re.compile(r"GPU (\d+)")
-_GPU_OOM = re.compile(r"OutOfMemoryError|(?:CUDA|HIP|NPU|XPU|MUSA)(?: error: | )out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation", re.IGNORECASE)
+_GPU_OOM = re.compile(
+    r"OutOfMemoryError|(?:CUDA|HIP|NPU|XPU|MUSA)(?: error: | )out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
+    re.IGNORECASE,
+)
 
-_LOAD_FRAMES = ("load_model", "model_loader", "create_weights", "initialize_model", "process_weights_after_loading", "weight_utils", "get_model")
-_POOL_FRAMES = ("init_memory_pool", "memory_pool.py", "_create_buffers", "kv_cache_configurator", "model_runner_kv_cache_mixin", "init_kv_cache")
+_LOAD_FRAMES = (
+    "load_model",
+    "model_loader",
+    "create_weights",
+    "initialize_model",
+    "process_weights_after_loading",
+    "weight_utils",
+    "get_model",
+)
+_POOL_FRAMES = (
+    "init_memory_pool",
+    "memory_pool.py",
+    "_create_buffers",
+    "kv_cache_configurator",
+    "model_runner_kv_cache_mixin",
+    "init_kv_cache",
+)
 _GRAPH_FRAMES = ("graph_runner", "capture_one_batch_size", "init_device_graphs", "init_cuda_graphs", "cuda_graph_backend", "warmup_compile")
 _HOST_FRAMES = ("memory_pool_host", "pool_host", "hiradix_cache", "hybrid_cache_controller")
-_FRONT_FRAMES = ("tokenizer_manager", "multimodal/processors", "http_server", "async_dynamic_batch", "image_processing", "uvicorn", "starlette")
-_DRAFT_FRAMES = ("eagle_worker", "eagle_draft", "draft_worker", "multi_layer_eagle", "standalone_worker", "dflash", "ngram_worker", "spec_worker")
-_PREFILL_FRAMES = ("forward_extend", "get_image_feature", "general_mm_embed_routine", "prefill", "get_input_logprobs", "process_input_logprobs")
+_FRONT_FRAMES = (
+    "tokenizer_manager",
+    "multimodal/processors",
+    "http_server",
+    "async_dynamic_batch",
+    "image_processing",
+    "uvicorn",
+    "starlette",
+)
+_DRAFT_FRAMES = (
+    "eagle_worker",
+    "eagle_draft",
+    "draft_worker",
+    "multi_layer_eagle",
+    "standalone_worker",
+    "dflash",
+    "ngram_worker",
+    "spec_worker",
+)
+_PREFILL_FRAMES = (
+    "forward_extend",
+    "get_image_feature",
+    "general_mm_embed_routine",
+    "prefill",
+    "get_input_logprobs",
+    "process_input_logprobs",
+)
 _DECODE_FRAMES = ("forward_decode", "decode")
 _VISION_FRAMES = ("get_image_feature", "get_video_feature", "mm_utils", "visual", "vision")
 
@@ -64,7 +106,12 @@ class OomFigures:
     def steps(self) -> list[Arithmetic]:
         """The figures as lines of arithmetic."""
         lines = []
-        for label, value in (("asked for", self.tried), ("free", self.free), ("card", self.total), ("allocated by PyTorch", self.allocated)):
+        for label, value in (
+            ("asked for", self.tried),
+            ("free", self.free),
+            ("card", self.total),
+            ("allocated by PyTorch", self.allocated),
+        ):
             if value is not None:
                 lines.append(Arithmetic(label, "from the error text", round(value, 3), "GiB"))
         if self.tried is not None and self.free is not None:
@@ -152,13 +199,9 @@ def _by_timeline(case: Case, failure: Failure) -> str:
 def _reached(run: Run, rank: Rank, line: int) -> dict[str, int]:
     """Stage -> last line of it before ``line`` on this rank (on any rank where the error names none)."""
     anyone = rank not in run.ledgers
-    found = {
-        step.stage: step.mark.line
-        for step in run.memory_steps
-        if step.mark.line < line and (anyone or step.rank == rank)
-    }
-    found |= {"capacity": capacity.mark.line for capacity in run.capacities if capacity.mark.line < line}
-    return found
+    found = {step.stage: step.mark.line for step in run.memory_steps if step.mark.line < line and (anyone or step.rank == rank)}
+    capacities = [capacity.mark.line for capacity in run.capacities if capacity.mark.line < line]
+    return found | {"capacity": capacities[-1]} if capacities else found
 
 
 def in_vision(failure: Failure) -> bool:

@@ -54,13 +54,16 @@ def build_run(parsed: ParsedLog) -> Run:
         kv_pools=tuple(_kv_pools(frames["kv_pool"])),
         capacities=tuple(_capacities(frames["capacity"])),
         host_pools=tuple(
-            HostPool(_rank(row), _mark(row), row["label"] or "kv", row["gb"], row["num_tokens"]) for row in _rows(frames["host_pool"]) if row["gb"] is not None
+            HostPool(_rank(row), _mark(row), row["label"] or "kv", row["gb"], row["num_tokens"])
+            for row in _rows(frames["host_pool"])
+            if row["gb"] is not None
         ),
         refusals=tuple(GuardRefusal(_rank(row), _mark(row), row["requested_gb"], row["free_gb"]) for row in _rows(frames["host_guard"])),
         bars=tuple(_bars(frames["load_progress"])),
         failures=tuple(_failures(frames["errors"])),
         overrides=tuple(
-            Override(_rank(row), _mark(row), row["flag"] or "", row["old"], row["new"], row["text"] or "") for row in _rows(frames["overrides"])
+            Override(_rank(row), _mark(row), row["flag"] or "", row["old"], row["new"], row["text"] or "")
+            for row in _rows(frames["overrides"])
         ),
         notices=tuple(Notice(_rank(row), _mark(row), row["level"] or "unknown", row["text"] or "") for row in _rows(frames["notices"])),
         shutdowns=tuple(
@@ -68,7 +71,8 @@ def build_run(parsed: ParsedLog) -> Run:
             for row in _rows(frames["shutdown"])
         ),
         watchdogs=tuple(
-            WatchdogEvent(row["name"] or "Scheduler", _rank(row), _mark(row), row["timeout_s"], row["text"] or "") for row in _rows(frames["watchdog"])
+            WatchdogEvent(row["name"] or "Scheduler", _rank(row), _mark(row), row["timeout_s"], row["text"] or "")
+            for row in _rows(frames["watchdog"])
         ),
         serving=serving.summarise(frames["decode"], frames["prefill"], frames["retractions"]),
         ready=next((_mark(row) for row in _rows(frames["ready"])), None),
@@ -84,7 +88,9 @@ def build_run(parsed: ParsedLog) -> Run:
 def _of_launch(frames: Mapping[str, pl.DataFrame], launch: Launch) -> dict[str, pl.DataFrame]:
     import polars as pl
 
-    return {name: frame.filter((pl.col("launch") == launch.number) & (pl.col("source") == launch.mark.source)) for name, frame in frames.items()}
+    return {
+        name: frame.filter((pl.col("launch") == launch.number) & (pl.col("source") == launch.mark.source)) for name, frame in frames.items()
+    }
 
 
 def _rows(frame: pl.DataFrame) -> Iterator[dict[str, Any]]:
@@ -101,7 +107,15 @@ def _rank(row: Mapping[str, Any]) -> Rank:
 
 def _launches(frame: pl.DataFrame) -> tuple[Launch, ...]:
     return tuple(
-        Launch(_mark(row), json.loads(row["server_args"]), row["version_low"], row["version_high"], bool(row["complete"]), row["launch"], row["form"])
+        Launch(
+            _mark(row),
+            json.loads(row["server_args"]),
+            row["version_low"],
+            row["version_high"],
+            bool(row["complete"]),
+            row["launch"],
+            row["form"],
+        )
         for row in frame.iter_rows(named=True)
     )
 
@@ -163,7 +177,9 @@ def _bars(frame: pl.DataFrame) -> Iterator[LoadBar]:
     current: list[dict[str, Any]] = []
     for row in frame.iter_rows(named=True):
         if current and (
-            row["shards_total"] != current[-1]["shards_total"] or row["shards_done"] < current[-1]["shards_done"] or row["kind"] != current[-1]["kind"]
+            row["shards_total"] != current[-1]["shards_total"]
+            or row["shards_done"] < current[-1]["shards_done"]
+            or row["kind"] != current[-1]["kind"]
         ):
             yield _bar(current)
             current = []
@@ -175,7 +191,14 @@ def _bars(frame: pl.DataFrame) -> Iterator[LoadBar]:
 def _bar(rows: list[dict[str, Any]]) -> LoadBar:
     last = rows[-1]
     return LoadBar(
-        last["kind"], _mark(last), _mark(rows[0]), last["percent"], last["shards_done"], last["shards_total"], last["elapsed_s"], last["rate_per_s"]
+        last["kind"],
+        _mark(last),
+        _mark(rows[0]),
+        last["percent"],
+        last["shards_done"],
+        last["shards_total"],
+        last["elapsed_s"],
+        last["rate_per_s"],
     )
 
 

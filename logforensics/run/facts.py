@@ -41,7 +41,16 @@ def _stages(run: Run) -> list[dict[str, Any]]:
     for name in STAGES:
         if (stage := run.stages.get(name)) is not None:
             first, last = stage.first, stage.last
-            found.append({"stage": name, "line": first.line, "time": first.time, "last_line": last.line, "last_time": last.time, "ranks": len(stage.marks)})
+            found.append(
+                {
+                    "stage": name,
+                    "line": first.line,
+                    "time": first.time,
+                    "last_line": last.line,
+                    "last_time": last.time,
+                    "ranks": len(stage.marks),
+                }
+            )
     return found
 
 
@@ -84,9 +93,15 @@ def _host(run: Run) -> dict[str, Any] | None:
     if not run.host_pools and not run.refusals:
         return None
     return {
-        "pools": [{"rank": pool.rank.label, "label": pool.label, "gb": pool.gb, "tokens": pool.num_tokens, "line": pool.mark.line} for pool in run.host_pools],
+        "pools": [
+            {"rank": pool.rank.label, "label": pool.label, "gb": pool.gb, "tokens": pool.num_tokens, "line": pool.mark.line}
+            for pool in run.host_pools
+        ],
         "total_gb": round(sum(pool.gb for pool in run.host_pools), 2),
-        "refused": [{"rank": item.rank.label, "requested_gb": item.requested_gb, "free_gb": item.free_gb, "line": item.mark.line} for item in run.refusals],
+        "refused": [
+            {"rank": item.rank.label, "requested_gb": item.requested_gb, "free_gb": item.free_gb, "line": item.mark.line}
+            for item in run.refusals
+        ],
     }
 
 

@@ -121,5 +121,7 @@ def _retractions(lines: pl.DataFrame) -> tuple[int, Mark | None, Mark | None]:
     """Events, not lines: every rank prints the same retraction in the same second."""
     if lines.is_empty():
         return 0, None, None
-    distinct = lines.unique(["source", "time", "retracted_req", "new_token_ratio_old", "new_token_ratio_new"], keep="first", maintain_order=True)
+    distinct = lines.unique(
+        ["source", "time", "retracted_req", "new_token_ratio_old", "new_token_ratio_new"], keep="first", maintain_order=True
+    )
     return distinct.height, _mark_at(distinct, 0), _mark_at(distinct, -1)

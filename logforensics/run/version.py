@@ -14,17 +14,33 @@ from logforensics.sglang import flags
 _SINCE: tuple[tuple[str, str, Callable[[Run], bool]], ...] = (
     ("0.4.7", "the capacity line ends in available_gpu_mem=", lambda run: any(item.avail_gib is not None for item in run.capacities)),
     ("0.5.7", "retractions name #new_tokens_gained", lambda run: bool(run.notice_with("#new_tokens_gained"))),
-    ("0.5.9", "`Load weight end.` gives elapsed=", lambda run: any(item.stage == "load_end" and item.elapsed_s is not None for item in run.memory_steps)),
+    (
+        "0.5.9",
+        "`Load weight end.` gives elapsed=",
+        lambda run: any(item.stage == "load_end" and item.elapsed_s is not None for item in run.memory_steps),
+    ),
     ("0.5.13", "the KV pool line names its dtype", lambda run: any(pool.dtype for pool in run.kv_pools)),
     ("0.5.17", "host pools are printed with their tokens", lambda run: any(pool.num_tokens is not None for pool in run.host_pools)),
     ("0.5.19", "server_args is printed as a dict", lambda run: run.launch is not None and run.launch.form == "dict"),
     ("0.5.21", "a memory baseline is printed", lambda run: "memory_baseline" in run.stages),
 )
 _UNTIL: tuple[tuple[str, str, Callable[[Run], bool]], ...] = (
-    ("0.5.8", "`Load weight end.` has no elapsed=", lambda run: any(item.stage == "load_end" and item.elapsed_s is None and item.detail for item in run.memory_steps)),
+    (
+        "0.5.8",
+        "`Load weight end.` has no elapsed=",
+        lambda run: any(item.stage == "load_end" and item.elapsed_s is None and item.detail for item in run.memory_steps),
+    ),
     ("0.5.18", "server_args is printed as ServerArgs(…)", lambda run: run.launch is not None and run.launch.form == "ServerArgs"),
-    ("0.5.16", "host pools are printed without tokens", lambda run: any(pool.num_tokens is None and pool.label == "kv" for pool in run.host_pools)),
-    ("0.5.12", "the KV pool line names no dtype", lambda run: any(pool.dtype is None and pool.kind in ("mha", "mla") for pool in run.kv_pools)),
+    (
+        "0.5.16",
+        "host pools are printed without tokens",
+        lambda run: any(pool.num_tokens is None and pool.label == "kv" for pool in run.host_pools),
+    ),
+    (
+        "0.5.12",
+        "the KV pool line names no dtype",
+        lambda run: any(pool.dtype is None and pool.kind in ("mha", "mla") for pool in run.kv_pools),
+    ),
 )
 
 
