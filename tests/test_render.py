@@ -191,26 +191,31 @@ def test_files_of_one_name_are_told_apart() -> None:
 
 
 def test_facts_of_the_run() -> None:
+    def ledger(rank: str, left: float) -> dict[str, Any]:
+        return {"rank": rank, "free_before_load_gib": 93.4, "weights_gib": 71.8, "kv_gib": None, "left_gib": left}
+
     run = {
-        "model": "/m",
+        "model": "m",
+        "model_path": "/m",
         "version_low": "0.5.8",
         "version_high": "0.5.9",
-        "ranks": {"tp": 8, "dp": None},
-        "empty": [],
-        "started": dt.datetime(2026, 2, 18, 14, 2, 41),
-        "load_s": 33,
-        "stages": [{"name": "load_end", "avail_gib": 21.57, "line": 91}] * 8,
+        "layout": {"tp_size": 8, "dp_size": 1, "nnodes": 1},
+        "stages": [
+            {"stage": "load_end", "line": 91, "last_line": 98, "time": dt.datetime(2026, 2, 18, 14, 3, 25), "ranks": 8},
+            {"stage": "some_new_stage", "line": 99, "last_line": 99, "time": None, "ranks": 1},
+        ],
+        "memory": {"gpu": [ledger("TP0", 0.82), ledger("TP1", 0.87), ledger("TP2", 0.87), ledger("TP3", 0.87)], "host": None},
+        "unheard_of": 1,
     }
-    assert run_rows(run)[:6] == [
+    assert run_rows(run) == [
         ("SGLang", "0.5.8 to 0.5.9"),
         ("model", "/m"),
-        ("ranks", "tp 8"),
-        ("started", "2026-02-18 14:02:41"),
-        ("load", "33 s"),
-        ("stages", "load_end: avail 21.57 GiB, line 91"),
+        ("layout", "TP 8"),
+        ("stages", "14:03:25  weights loaded on 8 ranks (lines 91–98)"),
+        ("", "some new stage (line 99)"),
+        ("GPU memory", "TP0: 93.40 GiB free − 71.80 weights → 0.82 GiB left"),
+        ("", "TP1 … TP3: 93.40 GiB free − 71.80 weights → 0.87 GiB left"),
     ]
-    assert run_rows(run)[-1] == ("", "… and 2 more")
-    assert len(run_rows(run, verbose=True)) == 13
 
 
 # --- hostile text ----------------------------------------------------------------------------------------------------------

@@ -1,72 +1,173 @@
-"""The facts of a run as labelled lines. Every key is optional: a log that broke off early has few."""
+"""The facts of a run as a few labelled lines. Every key is optional: a log that broke off early has few."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from logforensics.render.words import number
 
-# A key says its unit in its last part; a reader wants it behind the number.
-_UNITS = {"gib": "GiB", "gb": "GB", "s": "s", "pct": "%", "bytes": "bytes"}
-_NAMES = ("name", "stage", "rank", "label", "kind", "term")
-_ITEMS_SHOWN = 6
+_STAGES = {
+    "launch": "server_args printed",
+    "init_dist_begin": "ranks begin to connect",
+    "init_dist_end": "ranks connected",
+    "load_begin": "weights begin to load",
+    "load_end": "weights loaded",
+    "kv_pool": "KV pool allocated",
+    "pool_end": "memory pools done",
+    "graph_begin": "graph capture begins",
+    "graph_end": "graph capture ends",
+    "capacity": "capacity printed",
+    "hicache": "host pools begin",
+    "ready": "ready",
+    "serving": "first decode line",
+}
+_LEDGER = (
+    ("free_before_load_gib", "{} GiB free"),
+    ("weights_gib", "− {} weights"),
+    ("kv_gib", "− {} KV"),
+    ("graphs_gib", "− {} graphs"),
+    ("left_gib", "→ {} GiB left"),
+)
+_RANKS_SHOWN = 4
+
+Row = tuple[str, str]
 
 
-def run_rows(run: Mapping[str, Any], *, verbose: bool = False) -> list[tuple[str, str]]:
-    """Label and value of each fact that is there; a list takes a row per item (``verbose``: all of them)."""
-    rows = _version(run)
-    for key, value in run.items():
-        if key in {"version_low", "version_high"} or _empty(value):
-            continue
-        label, unit = _label(key)
-        if isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value):
-            rows += _items(label, value, None if verbose else _ITEMS_SHOWN)
-        else:
-            rows.append((label, f"{_told(value)} {unit}".rstrip()))
-    return rows
+def run_rows(run: Mapping[str, Any], *, verbose: bool = False) -> list[Row]:
+    """Label and text of what is known of the run; ``verbose`` adds how the release was told and every rank."""
+    rows: list[Row] = []
+    rows += _row("SGLang", _version(run, verbose=verbose))
+    rows += _row("model", run.get("model_path") or run.get("model"))
+    rows += _row("layout", _layout(run))
+    rows += _listed("stages", [_stage(stage) for stage in run.get("stages") or ()])
+    rows += _row("loading", _loading(run.get("load") or ()))
+    memory = run.get("memory") or {}
+    ledgers = _grouped(memory.get("gpu") or ())
+    rows += _listed("GPU memory", ledgers if verbose else _ends(ledgers))
+    rows += _row("host memory", _host(memory.get("host") or {}))
+    rows += _listed("limits", _distinct(_limits(limit) for limit in run.get("limits") or ()))
+    rows += _listed("serving", _serving(run.get("serving") or {}, verbose=verbose))
+    return rows + _row("KV prediction", _prediction(run.get("kv_prediction") or {}))
 
 
-def _version(run: Mapping[str, Any]) -> list[tuple[str, str]]:
-    low, high = run.get("version_low"), run.get("version_high")
-    known = [str(version) for version in (low, high) if version]
-    return [("SGLang", " to ".join(dict.fromkeys(known)))] if known else []
+def _row(label: str, text: str | None) -> list[Row]:
+    return [(label, text)] if text else []
 
 
-def _items(label: str, items: list[Any] | tuple[Any, ...], most: int | None) -> list[tuple[str, str]]:
-    rows = [(label if i == 0 else "", _told(item)) for i, item in enumerate(items[:most])]
-    left = len(items) - len(rows)
-    return [*rows, ("", f"… and {left} more")] if left else rows
+def _listed(label: str, texts: Sequence[str]) -> list[Row]:
+    return [(label if place == 0 else "", text) for place, text in enumerate(texts)]
 
 
-def _told(value: Any) -> str:
-    """A value in words: ``tp 8, dp 1``; what has a name begins with it: ``load_end: avail 21.57 GiB, line 91``."""
-    if isinstance(value, Mapping):
-        name = next((key for key in _NAMES if isinstance(value.get(key), str)), None)
-        rest = ", ".join(_pair(key, item) for key, item in value.items() if key != name and not _empty(item))
-        return rest if name is None else f"{value[name]}: {rest}" if rest else str(value[name])
-    if isinstance(value, datetime):
-        return value.isoformat(" ", "seconds")
-    if isinstance(value, (list, tuple)):
-        return ", ".join(_told(item) for item in value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return number(value)
+def _ends(texts: Sequence[str]) -> Sequence[str]:
+    return texts if len(texts) <= _RANKS_SHOWN else [*texts[: _RANKS_SHOWN - 1], f"… and {len(texts) - _RANKS_SHOWN + 1} more"]
 
 
-def _pair(key: str, value: Any) -> str:
-    label, unit = _label(str(key))
-    told = f"({_told(value)})" if isinstance(value, (Mapping, list, tuple)) else _told(value)
-    return f"{label} {told} {unit}".rstrip()
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(text for text in texts if text))
 
 
-def _label(key: str) -> tuple[str, str]:
-    """A key as words, and the unit its last part names."""
-    words = key.split("_")
-    unit = _UNITS.get(words[-1], "") if len(words) > 1 else ""
-    return " ".join(words[:-1] if unit else words), unit
+def _version(run: Mapping[str, Any], *, verbose: bool) -> str | None:
+    known = dict.fromkeys(str(run[key]) for key in ("version_low", "version_high") if run.get(key))
+    basis = f" ({run['version_basis']})" if verbose and run.get("version_basis") else ""
+    return " to ".join(known) + basis if known else None
 
 
-def _empty(value: Any) -> bool:
-    return value is None or (isinstance(value, (str, list, tuple, Mapping)) and not value)
+def _layout(run: Mapping[str, Any]) -> str | None:
+    sizes = run.get("layout") or {}
+    parts = [f"{key.removesuffix('_size').upper()} {size}" for key, size in sizes.items() if key != "nnodes" and (size > 1 or key == "tp_size")]
+    if run.get("dp_attention"):
+        parts.append("DP attention")
+    if sizes.get("nnodes", 1) > 1:
+        parts.append(f"{sizes['nnodes']} nodes")
+    if run.get("ranks_per_host"):
+        parts.append(f"{run['ranks_per_host']} scheduler process{'es' if run['ranks_per_host'] != 1 else ''} on a host")
+    return ", ".join(parts) or None
+
+
+def _stage(stage: Mapping[str, Any]) -> str:
+    time = stage.get("time")
+    clock = f"{time:%H:%M:%S}  " if isinstance(time, datetime) else ""
+    name = str(stage.get("stage", ""))
+    first, last, ranks = stage.get("line"), stage.get("last_line"), stage.get("ranks") or 1
+    where = f"line {first}" if first == last or last is None else f"lines {first}–{last}"
+    return f"{clock}{_STAGES.get(name, name.replace('_', ' '))}{f' on {ranks} ranks' if ranks > 1 else ''} ({where})"
+
+
+def _loading(bars: Sequence[Mapping[str, Any]]) -> str | None:
+    if not bars:
+        return None
+    bar = bars[-1]
+    text = f"{bar.get('shards_done')} of {bar.get('shards_total')} shards"
+    if bar.get("elapsed_s"):
+        text += f" in {number(bar['elapsed_s'])} s"
+    if bar.get("rate_per_s"):
+        text += f", {number(round(bar['rate_per_s'], 2))} shards/s"
+    return f"{text} (line {bar.get('line')})"
+
+
+def _grouped(ledgers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Ledgers, ranks with the same figures in one line."""
+    groups: dict[str, list[str]] = {}
+    for ledger in ledgers:
+        text = " ".join(form.format(f"{ledger[key]:.2f}") for key, form in _LEDGER if isinstance(ledger.get(key), (int, float)))
+        if text:
+            groups.setdefault(text, []).append(str(ledger.get("rank", "")))
+    return [f"{_names(ranks)}: {text}" for text, ranks in groups.items()]
+
+
+def _names(ranks: Sequence[str]) -> str:
+    return ranks[0] if len(ranks) == 1 else ", ".join(ranks) if len(ranks) == 2 else f"{ranks[0]} … {ranks[-1]}"
+
+
+def _host(host: Mapping[str, Any]) -> str | None:
+    pools = host.get("pools") or ()
+    if not pools:
+        return None
+    sizes: dict[tuple[str, float], int] = {}
+    for pool in pools:
+        key = (str(pool.get("label")), float(pool.get("gb") or 0))
+        sizes[key] = sizes.get(key, 0) + 1
+    parts = [f"{count} × {number(gb)} GB {label}" for (label, gb), count in sizes.items()]
+    return f"{' + '.join(parts)} = {number(host.get('total_gb'))} GB"
+
+
+def _limits(limit: Mapping[str, Any]) -> str:
+    words = (
+        ("max_total_num_tokens", "{} KV tokens"),
+        ("max_running_requests", "{} running requests"),
+        ("chunked_prefill_size", "prefill chunks of {} tokens"),
+        ("context_len", "context {}"),
+    )
+    return ", ".join(form.format(number(limit[key])) for key, form in words if limit.get(key) is not None)
+
+
+def _serving(serving: Mapping[str, Any], *, verbose: bool) -> list[str]:
+    windows = serving.get("windows") or ()
+    texts = [_window(window, named=len(windows) > 1) for window in windows]
+    prefill = serving.get("prefill")
+    if prefill:
+        seen = prefill["new_token"] + prefill["cached_token"]
+        cached = f", {prefill['cached_token'] / seen:.0%} of them from the prefix cache" if seen else ""
+        texts.append(f"{number(prefill['lines'])} prefill batches, {number(seen)} prompt tokens{cached}")
+    if serving.get("retraction_events"):
+        texts.append(f"{number(serving['retraction_events'])} retractions")
+    return texts if verbose else list(_ends(texts))
+
+
+def _window(window: Mapping[str, Any], *, named: bool) -> str:
+    name = f"{window['rank']}: " if named else ""
+    return (
+        f"{name}{number(round(window['throughput_mean']))} token/s on average, {number(round(window['throughput_peak']))} at best; "
+        f"{number(round(window['running_median']))} running and {number(round(window['queue_median']))} waiting (medians), "
+        f"KV usage {window['usage_median']:.2f}; {number(window['lines'])} decode lines over {number(round(window['seconds']))} s"
+    )
+
+
+def _prediction(prediction: Mapping[str, Any]) -> str | None:
+    if prediction.get("tokens") is None or prediction.get("logged") is None:
+        return None
+    error = prediction.get("relative_error")
+    off = f" ({error:+.2%})" if isinstance(error, (int, float)) else ""
+    return f"{number(prediction['tokens'])} tokens predicted, {number(prediction['logged'])} logged{off}"

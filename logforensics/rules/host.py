@@ -73,8 +73,8 @@ def _explanation(case: Case, budget: HostBudget) -> str:
 def _proof(case: Case, budget: HostBudget) -> list[Evidence]:
     return cite(
         [
-            *budget.lines[:16],
             case.config.evidence(budget.sized_by, "hicache_size"),
+            *budget.lines[:16],
             *(event.mark.evidence("-9") for event in sigkills(case)),
         ]
     )
@@ -105,7 +105,7 @@ def _unknown_ram(case: Case, budget: HostBudget) -> Verdict | None:
         return None
     if died and budget.announced == 0:
         return None  # killed before any pool: something else took the memory
-    severity = Severity.CRITICAL if died else Severity.ERROR if stopped and budget.total >= _NOTABLE_TOTAL else Severity.WARNING
+    severity = Severity.CRITICAL if died else Severity.WARNING  # a log may simply end here, on a machine that has the memory
     confidence = Confidence.PROBABLE if died or stopped else Confidence.POSSIBLE
     if budget.processes == 1 and not died:
         return None

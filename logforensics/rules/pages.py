@@ -44,7 +44,7 @@ def page(code: str) -> str:
     rule = find(code)
     text = inspect.cleandoc(rule.function.__doc__ or "")
     for key, heading in _SECTIONS.items():
-        text = re.sub(rf"^{re.escape(key)}", f"\n## {heading}\n\n", text, flags=re.MULTILINE)
+        text = re.sub(rf"^{re.escape(key)} *(.)", lambda found: f"\n## {heading}\n\n{found[1].upper()}", text, flags=re.MULTILINE)  # noqa: B023 - used at once
     text = re.sub(r"\n{3,}", "\n\n", text)
     return f"# {rule.code}: {rule.title}\n\nRoot cause: `{rule.root_cause}`\n\n{text}\n"
 

@@ -1,0 +1,119 @@
+"""Write the generated pages: frames, findings and the command line. ``--check`` only compares.
+
+    python docs/make_docs.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+_DEMO_BEGIN, _DEMO_END = "<!-- demo: written by docs/make_docs.py -->", "<!-- end of demo -->"
+COMMANDS = ("", "diagnose", "demo", "frames", "explain")
+
+
+def frames_page() -> str:
+    """The frame reference, from the schema."""
+    from logforensics.schema import COMMON, FRAMES
+
+    def table(columns: tuple) -> list[str]:  # type: ignore[type-arg]
+        rows = [f"| `{c.name}` | {c.dtype} | {c.unit} | {c.meaning} |" for c in columns]
+        return ["| column | dtype | unit | meaning |", "|---|---|---|---|", *rows, ""]
+
+    lines = [
+        "# Frames",
+        "",
+        "What `logforensics.parse(log).frames` holds and `logforensics frames` writes. GPU memory is in GiB (2^30 bytes), HiCache host memory in GB (1e9).",
+        "",
+        "Every frame begins with these columns:",
+        "",
+        *table(COMMON),
+    ]
+    for name, columns in FRAMES.items():
+        lines += [f"## {name}", "", *table(columns)]
+    return "\n".join(lines)
+
+
+def finding_pages() -> dict[str, str]:
+    """One page per rule and their index, from the rules' docstrings; the stories in fixtures/ that trigger a rule are its examples."""
+    from logforensics.rules import all_rules, pages
+
+    stories = _stories()
+    out = {"findings/index.md": "# Findings\n\n" + pages.index()}
+    for rule in all_rules():
+        found = stories.get(rule.root_cause, [])
+        examples = [f"- `fixtures/{name}`: {story}" for name, story in found]
+        text = pages.page(rule.code)
+        out[f"findings/{rule.code}.md"] = text + ("\n## Examples\n\n" + "\n".join(examples) + "\n" if examples else "")
+    return out
+
+
+def _stories() -> dict[str, list[tuple[str, str]]]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted((DOCS.parent / "fixtures").glob("*/expect.toml")):
+        expect = tomllib.loads(path.read_text(encoding="utf-8"))
+        found.setdefault(expect["root_cause"], []).append((path.parent.name, expect["story"]))
+    return found
+
+
+def commands_page() -> str:
+    """``--help`` of every command."""
+    lines = ["# Command line", ""]
+    for command in COMMANDS:
+        lines += [f"## logforensics {command}".rstrip(), "", "```text", _screen(*command.split(), "--help"), "```", ""]
+    return "\n".join(lines)
+
+
+def _screen(*words: str) -> str:
+    """What a command prints in a pipe, 80 columns wide."""
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
+    done = subprocess.run([sys.executable, "-m", "logforensics", *words], capture_output=True, text=True, check=True, env=environment)  # noqa: S603
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip()
+
+
+def readme() -> str:
+    """README with the screen of `logforensics demo` between its markers."""
+    path = DOCS.parent / "README.md"
+    before, _, rest = path.read_text(encoding="utf-8").partition(_DEMO_BEGIN)
+    _, _, after = rest.partition(_DEMO_END)
+    return f"{before}{_DEMO_BEGIN}\n```text\n{_screen('demo')}\n```\n{_DEMO_END}{after}"
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by its path under docs/."""
+    return {"frames.md": frames_page(), "commands.md": commands_page(), **finding_pages(), "../README.md": readme()}
+
+
+def main() -> int:
+    """Write the pages, or with ``--check`` name those that are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only compare; exit with 1 where a page is out of date")
+    options = parser.parse_args()
+    wanted = pages()
+    stale = [path for path, text in wanted.items() if not (DOCS / path).is_file() or (DOCS / path).read_text(encoding="utf-8") != text]
+    stale += [f"findings/{path.name}" for path in (DOCS / "findings").glob("*.md") if f"findings/{path.name}" not in wanted]
+    if options.check:
+        for path in stale:
+            print(f"docs/{path} is out of date: run python docs/make_docs.py", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        target = DOCS / path
+        if path not in wanted:
+            target.unlink()
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(wanted[path], encoding="utf-8")
+    print(f"{len(stale)} of {len(wanted)} pages written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
