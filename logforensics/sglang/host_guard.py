@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from logforensics.sglang.host_pool import DEFAULT_RATIO
 from logforensics.sglang.releases import ByRelease
+from logforensics.sglang.sharding import positive, sharding
 from logforensics.sglang.terms import Term
 from logforensics.units import GB, GIB
 
@@ -87,9 +88,8 @@ def processes_on_host(args: Mapping[str, Any]) -> Processes:
     Args:
         args: server_args, or the typed flags of a command by field name; absent fields count as 1.
     """
-    ranks = _positive(args, "tp_size") * _positive(args, "pp_size")
-    groups_inside_tp = bool(args.get("enable_dp_attention"))
-    return Processes(max(ranks // _positive(args, "nnodes"), 1), 1 if groups_inside_tp else _positive(args, "dp_size"))
+    spread = sharding(args)
+    return Processes(max(spread.tp * spread.pp // positive(args, "nnodes"), 1), spread.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,3 @@ def auto_size(
         Term("ratio", f"min({default_ratio:g}, 0.95 × {budget / GB:.2f} GB / {device_bytes / GB:.2f} GB)", ratio, "× device pool", _AUTO),
     )
     return AutoSize(ratio, budget, int(device_bytes * ratio), terms)
-
-
-def _positive(args: Mapping[str, Any], field: str) -> int:
-    value = args.get(field)
-    return value if isinstance(value, int) and value > 0 else 1

@@ -1,0 +1,125 @@
+"""Predicted against logged KV tokens over a folder of logs, as a Markdown table.
+
+From the root of the repository::
+
+    python -m logforensics.sglang.accuracy --real ../shared/real
+
+A log counts when it has server_args, the lines around weight loading and a KV pool. Logs whose static share is under 1 GiB are shown
+with their uncertainty and left out of the summary: there, memory that moves between two lines is everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logforensics.models import find_model
+from logforensics.sglang.prediction import UNCERTAIN_BELOW_GIB, KvPrediction, draft_weights_first, logged_bytes_per_token, predict_kv_tokens
+from logforensics.sglang.sharding import positive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from logforensics.run import Run
+
+_NOT_THE_TARGET = frozenset({"mamba", "upper_bound", "draft"})
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One log: what was predicted and what it printed."""
+
+    name: str
+    releases: str
+    model: str
+    logged: int
+    prediction: KvPrediction
+
+    @property
+    def error(self) -> float:
+        """Predicted over logged tokens, less one."""
+        return self.prediction.relative_error(self.logged)
+
+    @property
+    def bound(self) -> float:
+        """What rounding explains, relative to the logged tokens."""
+        return self.prediction.bound_tokens / self.logged
+
+    @property
+    def counts(self) -> bool:
+        """Whether the static share is large enough for the log to count in the summary."""
+        return self.prediction.rest_gib >= UNCERTAIN_BELOW_GIB
+
+
+def compare(run: Run) -> tuple[int, KvPrediction] | None:
+    """Logged tokens of a run and what was to be expected; None where the log lacks one of the lines."""
+    pool = next((p for p in run.kv_pools if p.num_tokens and p.gib and p.kind not in _NOT_THE_TARGET), None)
+    begin, launch = run.lowest("load_begin"), run.launch
+    if pool is None or pool.num_tokens is None or pool.gib is None or begin is None or begin.avail_gib is None or launch is None:
+        return None
+    end = run.lowest("load_end", last=draft_weights_first(launch.version_high or launch.version_low or "0"))
+    if end is None or end.avail_gib is None:
+        return None
+    args = launch.args
+    per_token = logged_bytes_per_token(pool.gib, pool.num_tokens, positive(args, "page_size"))
+    model = find_model(str(args.get("model_path") or ""))
+    prediction = predict_kv_tokens(args, model, begin.avail_gib, end.avail_gib, per_token, launch.version_low, launch.version_high)
+    logged = run.capacities[0].max_total_num_tokens if run.capacities else pool.num_tokens
+    return None if prediction is None else (logged, prediction)
+
+
+def comparisons(folder: Path) -> tuple[list[Comparison], list[str]]:
+    """Every log of a folder: those that can be compared, and the names of those that lack the lines."""
+    from logforensics.parsing import parse
+    from logforensics.run import build_run
+
+    found, lacking = [], []
+    for path in sorted(p for p in folder.iterdir() if p.name.endswith((".log", ".log.gz"))):
+        run = build_run(parse(path))
+        result = compare(run)
+        if result is None or run.launch is None:
+            lacking.append(path.name)
+            continue
+        releases = "–".join(dict.fromkeys(r for r in (run.launch.version_low, run.launch.version_high) if r))
+        found.append(Comparison(path.name.removesuffix(".gz").removesuffix(".log"), releases, str(run.launch.args["model_path"]), *result))
+    return found, lacking
+
+
+def table(rows: Iterable[Comparison]) -> list[str]:
+    """The rows as a Markdown table, largest error first."""
+    lines = ["| log | release | logged | predicted | error | rounding | remark |", "|---|---|---:|---:|---:|---:|---|"]
+    for row in sorted(rows, key=lambda r: -abs(r.error)):
+        remark = row.prediction.note or ("" if row.counts else f"uncertain: static share {row.prediction.rest_gib:.2f} GiB")
+        cells = (row.name, row.releases, f"{row.logged:,}", f"{row.prediction.tokens:,}", f"{row.error:+.3%}", f"±{row.bound:.3%}", remark)
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def summary(rows: Sequence[Comparison]) -> str:
+    """Median error and the share of logs within 0.1, 0.25 and 1 per cent, of those that count."""
+    errors = [abs(row.error) for row in rows if row.counts]
+    if not errors:
+        return "No log of this folder can be compared."
+    within = ", ".join(f"{sum(e <= limit for e in errors) / len(errors):.1%} within {limit:.2%}" for limit in (0.001, 0.0025, 0.01))
+    left_out = len(rows) - len(errors)
+    return (
+        f"{len(errors)} logs: median error {statistics.median(errors):.3%}; {within}. Left out: {left_out} with a static share under 1 GiB."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table and its summary; 1 where no log can be compared."""
+    parser = argparse.ArgumentParser(description="predicted against logged KV tokens")
+    parser.add_argument("--real", type=Path, required=True, help="folder with .log or .log.gz files")
+    rows, lacking = comparisons(parser.parse_args(arguments).real)
+    text = [*table(rows), "", summary(rows), f"Without the lines to compare: {', '.join(lacking) or 'none'}."]
+    sys.stdout.write("\n".join(text) + "\n")
+    return 0 if rows else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
