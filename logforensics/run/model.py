@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics.findings import Evidence
+
+if TYPE_CHECKING:
+    from logforensics.run.troubles import Trouble
 
 STAGES = (
     "launch",
@@ -286,12 +289,59 @@ class WatchdogEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How long (seconds) one scheduler ran this many requests with its queue and pool in one state."""
+
+    running: int
+    decode: bool  # printed by decode lines; False: by prefill lines
+    waiting: bool
+    band: str  # fullest pool: "full" >= 0.95, "high" >= 0.9, "room" below
+    seconds: float
+    lines: int
+    queue_max: int
+    mark: Mark  # the line with the longest queue
+    first: Mark
+    last: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class GraphUse:
+    """Which decode batches ran in a captured graph and which did not."""
+
+    on_lines: int
+    off_lines: int
+    on_running_max: int | None
+    off_running_min: int | None
+    off_running_max: int | None
+    off_share: float  # of the decode lines' time
+    off_mark: Mark | None  # the largest batch without a graph
+    on_mark: Mark | None  # the largest batch with one
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """The longest stretch of steady decode lines with one batch size: speed against context."""
+
+    running: int
+    lines: int
+    tokens_first: int
+    tokens_last: int
+    speed_first: float  # token/s
+    speed_last: float
+    elasticity: float  # d ln(speed) / d ln(tokens), least squares
+    correlation: float
+    first: Mark
+    last: Mark
+
+
+@dataclass(frozen=True, slots=True)
 class BatchWindow:
-    """Figures of the decode lines of one scheduler, weighted by the time each line stands for (seconds)."""
+    """Figures of one scheduler. Shares of time come from its decode and prefill lines together, speeds from decode lines (seconds)."""
 
     rank: Rank
     lines: int
     seconds: float
+    idle_seconds: float  # without any batch line
     first: Mark
     last: Mark
     throughput_mean: float  # token/s, weighted by interval
@@ -302,15 +352,66 @@ class BatchWindow:
     queue_median: float
     usage_max: float
     usage_median: float
+    full_usage_median: float | None  # tokens of full attention
+    swa_usage_median: float | None
+    mamba_usage_median: float | None
     accept_len_mean: float | None
+    accept_mark: Mark | None  # the line with the shortest accepted length
     graph_off_share: float | None
+    graph: GraphUse | None
+    steps_median: float | None  # steps/s per request over steady lines: throughput / (running x accepted length)
+    steady_lines: int
+    slope: Slope | None
     full_share: float  # share of time with usage >= 0.95 and requests waiting
     full_mark: Mark | None
     waiting_share: float  # share of time with requests waiting
     waiting_roomy_share: float  # share of time with requests waiting and usage < 0.9
     roomy_mark: Mark | None
-    roomy_running: tuple[int, ...]  # running requests of those lines, distinct, descending
+    roomy_running: tuple[int, ...]  # running requests of those decode lines, distinct, descending
     num_tokens_max: int | None
+    occupancy: tuple[Occupancy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HitWindow:
+    """Prefix reuse over a tenth of the prompt tokens of one scheduler."""
+
+    cached_share: float
+    tokens: int
+    swa_usage: float | None
+    mamba_usage: float | None
+    token_usage: float | None
+    first: Mark
+    last: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillWindow:
+    """Prefill of one scheduler; seconds are the time its batches took as far as the lines tell."""
+
+    rank: Rank
+    lines: int
+    seconds: float
+    total_seconds: float  # of the scheduler, decode included, idle time not
+    first: Mark
+    last: Mark
+    new_seq: int
+    new_token: int
+    cached_token: int
+    largest_new_token: int
+    largest: Mark
+    full_lines: int  # as many new tokens as the largest batch, within 5 %
+    input_throughput: float | None  # token/s: median of what full batches print
+    queue_max: int
+    pending_max: int | None
+    pending_mark: Mark | None
+    starved_seconds: float  # in runs of prefill batches while requests were running
+    starved_longest_seconds: float
+    starved_longest_lines: int
+    starved_first: Mark | None
+    starved_last: Mark | None
+    starved_running: int
+    hits: tuple[HitWindow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +429,34 @@ class PrefillSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Balance:
+    """Load over data-parallel ranks, compared within the same ten seconds."""
+
+    ranks: int
+    buckets: int  # in which at least one rank ran something
+    uneven: int  # ... usage or running requests differ by more than a factor of two
+    uneven_waiting: int  # ... while requests waited on the fuller rank
+    high_rank: Rank
+    low_rank: Rank
+    high_running: float
+    low_running: float
+    high_usage: float
+    low_usage: float
+    high: Mark
+    low: Mark | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retraction:
+    """One retraction; the lines of all ranks that print it count once."""
+
+    mark: Mark
+    requests: int
+    ratio_old: float | None
+    ratio_new: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """What the server did after it was ready."""
 
@@ -336,6 +465,10 @@ class Serving:
     retraction_events: int
     retraction_first: Mark | None
     retraction_last: Mark | None
+    prefills: tuple[PrefillWindow, ...] = ()
+    retractions: tuple[Retraction, ...] = ()
+    retractions_per_minute: float = 0.0  # in the busiest minute
+    balance: Balance | None = None
 
     @property
     def decode_lines(self) -> int:
@@ -344,8 +477,8 @@ class Serving:
 
     @property
     def throughput_mean(self) -> float:
-        """Token/s of the whole server: the sum over its schedulers."""
-        return sum(window.throughput_mean for window in self.windows)
+        """Token/s of the whole server: the sum over its schedulers; pipeline stages all print the same tokens."""
+        return sum(window.throughput_mean for window in self.windows if not window.rank.pp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +519,13 @@ class Run:
     def memory_steps(self) -> tuple[MemoryStep, ...]:
         """All memory lines of all ranks, in line order."""
         return tuple(sorted((step for ledger in self.ledgers.values() for step in ledger.steps), key=lambda step: step.mark.line))
+
+    @cached_property
+    def troubles(self) -> tuple[Trouble, ...]:
+        """Everything that went wrong, in the order it happened."""
+        from logforensics.run.troubles import troubles_of
+
+        return troubles_of(self)
 
     @cached_property
     def stage(self) -> str:
