@@ -18,7 +18,22 @@ if TYPE_CHECKING:
     import polars as pl
 
 NOTICE_CHARS = 400
-_PREFIX = r"^(?:\[(?P<stamp>[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8}(?:\.[0-9]{3})?)(?P<tags>(?: [A-Z_]{2,8}[0-9]+)*)\] )?"
+# kept without ambiguity, so that the engine needs one pass (5x); the stamp is checked when it becomes a time
+_PREFIX = r"^(?:\[(?P<stamp>[0-9: -]{19}(?:\.[0-9]{3})?)(?P<tags>(?: [A-Z_]+[0-9]+)*)\] )?"
+
+_SHORT = 30  # a shorter message may be the beginning of a torn record
+_HEAD_CHARS = 160
+LEVELS = {
+    "CRITICAL": "error",
+    "FATAL": "error",
+    "ERROR": "error",
+    "WARNING": "warning",
+    "WARN": "warning",
+    "INFO": "info",
+    "DEBUG": "info",
+}
+_LEVEL = r"(?-u:\b)(CRITICAL|FATAL|ERROR|WARNING|WARN|INFO|DEBUG)(?-u:\b)|[A-Za-z]*Warning:"
+_LOGGER = r"(?:WARNING|ERROR|INFO|DEBUG):([A-Za-z0-9_.]+):|(?-u:\b)([A-Za-z0-9_]+\.py:[0-9]+)[\]:]"
 
 
 @cache
@@ -31,13 +46,13 @@ def read_bulk(lines: pl.DataFrame) -> tuple[dict[str, list[pl.DataFrame]], pl.Da
     import polars as pl
 
     hits = lines.select_seq(_masks())
-    redrawn = hits.drop_in_place("redrawn")
+    redrawn, single = hits.drop_in_place("redrawn"), hits.drop_in_place("single")
     frames: dict[str, list[pl.DataFrame]] = {}
     read: list[pl.Series] = []
     for pattern, hit in zip(_patterns(), hits.iter_columns(), strict=True):
         if not hit.any():
             continue
-        records = lines.filter(hit)
+        records = lines.filter(hit & single) if pattern.bulk_open else lines.filter(hit)
         values = _values(_redraws(records) if redrawn.filter(hit).any() else records, pattern)
         if values.height:
             frames.setdefault(str(pattern.frame), []).append(values)
@@ -52,12 +67,20 @@ def _masks() -> list[pl.Expr]:
     import polars as pl
 
     line = pl.col("line")
-    masks = [line.str.contains("\r", literal=True).alias("redrawn")]
+    whole = line.str.ends_with(")") | line.str.ends_with("}")
+    masks = [line.str.contains("\r", literal=True).alias("redrawn"), (whole & _alone()).alias("single")]
     for place, pattern in enumerate(_patterns()):
         literals = [*pattern.heads, *pattern.finds]
         found = line.str.contains(literals[0], literal=True) if len(literals) == 1 else line.str.contains_any(literals)
         masks.append(found.alias(str(place)))
     return masks
+
+
+def _alone() -> pl.Expr:
+    """No second record begins later in the line."""
+    import polars as pl
+
+    return ~pl.col("line").str.slice(1).str.contains("[20", literal=True)
 
 
 def _redraws(lines: pl.DataFrame) -> pl.DataFrame:
@@ -71,7 +94,8 @@ def _values(records: pl.DataFrame, pattern: packs.Pattern) -> pl.DataFrame:
     """Rows of the lines of which every record fits ``pattern``."""
     import polars as pl
 
-    values = records.select_seq("n", pl.col("line").str.extract_groups(f"{_PREFIX}(?P<message>{pattern.bulk})$")).unnest("line")
+    expression = f"{_PREFIX}(?P<message>{pattern.bulk})" + ("" if pattern.bulk_open else "$")
+    values = records.select_seq("n", "line", pl.col("line").str.extract_groups(expression).alias("values")).unnest("values")
     unread = values["message"].is_null()
     if unread.any():
         values = values.filter(~pl.col("n").is_in(values["n"].filter(unread).unique().implode()))
@@ -82,18 +106,42 @@ def _columns(pattern: packs.Pattern, values: pl.DataFrame) -> list[pl.Expr]:
     import polars as pl
 
     dtypes = {column.name: column.dtype for column in FRAMES[str(pattern.frame)]}
-    columns = [
-        pl.col("n").cast(pl.UInt64).alias("line"),
-        time_of("stamp", _stamp_format(values["stamp"])),
-        pl.col("tags").fill_null("").cast(pl.Categorical),
-    ]
+    columns = _common()
     columns += [pl.lit(value, dtype=getattr(pl, dtypes[name])).alias(name) for name, value in pattern.constants.items()]
     columns += [pl.col(name).cast(getattr(pl, dtypes[name])) for name in values.columns if name in dtypes]
-    if "text" in dtypes:
-        columns.append(pl.col("message").str.head(NOTICE_CHARS).alias("text"))
-    return columns
+    return [*columns, _text()] if "text" in dtypes else columns
 
 
-def _stamp_format(stamps: pl.Series) -> str:
-    longest = stamps.str.len_bytes().max()
-    return "%Y-%m-%d %H:%M:%S" + ("%.3f" if isinstance(longest, int) and longest > 19 else "")
+def _common() -> list[pl.Expr]:
+    import polars as pl
+
+    return [
+        pl.col("n").cast(pl.UInt64).alias("line"),
+        time_of("stamp", "%Y-%m-%d %H:%M:%S%.f"),
+        pl.col("tags").fill_null("").cast(pl.Categorical),
+    ]
+
+
+def _text() -> pl.Expr:
+    """The message, cut; an expression may have described only its beginning."""
+    import polars as pl
+
+    begin = pl.when(pl.col("stamp").is_null()).then(0).otherwise(pl.col("stamp").str.len_bytes() + pl.col("tags").str.len_bytes() + 3)
+    return pl.col("line").str.slice(begin, NOTICE_CHARS).alias("text")
+
+
+def read_notices(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Notices among lines in which no known literal stands, and the lines left over: bare, short or shared ones need a closer look."""
+    import polars as pl
+
+    expression = f"{_PREFIX.removesuffix('?')}(?P<message>[^ \r][^\r]{{{_SHORT},}})$"
+    values = lines.select_seq("n", "line", _alone().alias("alone"), pl.col("line").str.extract_groups(expression).alias("values"))
+    values = values.unnest("values").filter(pl.col("alone") & pl.col("message").is_not_null())
+    if values.is_empty():
+        return values, lines
+    left = lines.filter(~pl.col("n").is_in(values["n"].implode()))
+    head = pl.col("message").str.head(_HEAD_CHARS)
+    level = head.str.extract(_LEVEL).replace_strict(LEVELS, default="warning").fill_null("info").alias("level")
+    found = head.str.extract_groups(_LOGGER).struct
+    logger = pl.coalesce(found.field("1"), found.field("2")).alias("logger")
+    return values.select_seq(*_common(), level, logger, _text()), left

@@ -5,29 +5,33 @@ Runs in worker threads; nothing here depends on what stood in an earlier chunk.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics.parsing import batch, packs
-from logforensics.parsing.bulk import read_bulk
+from logforensics.parsing.bulk import NOTICE_CHARS, read_bulk, read_notices
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import polars as pl
 
 _ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 MARKERS = ("Traceback (most recent call last):", "server_args=", "% Completed |", "Error", "Exception", "Interrupt")
 _IN_BATCH_LINES = "#queue-req: "  # in every release, and in few other lines
+EXAMPLES = 20
 _FORBIDDEN = b"\x01"  # the CSV reader's column separator: a byte no log line needs
 _REPLACEMENT = b"\x1a"
 
 
 class Line(NamedTuple):
-    """A line for the line reader: its number within the chunk from 1, its text, and the known literals that occur in it."""
+    """A line for the line reader: its number within the chunk from 1, its text, and whether a known literal occurs in it."""
 
     n: int
     text: str
-    marks: tuple[str, ...]
+    known: bool
 
 
 @dataclass(slots=True)
@@ -39,11 +43,15 @@ class ChunkResult:
     rest: list[Line]
     access: int
     read: int
+    unknown: int
+    unknown_examples: list[tuple[int, str]]
     unterminated: bool
 
 
 def read_chunk(data: bytes) -> ChunkResult:
     """Split ``data`` into lines and sort them: batch lines and bulk lines into frames, access lines away, the rest in order."""
+    import polars as pl
+
     lines = _split(data)
     unterminated = not data.endswith(b"\n")
     body, tail = (lines[:-1], lines[-1:]) if unterminated else (lines, lines.clear())
@@ -54,8 +62,31 @@ def read_chunk(data: bytes) -> ChunkResult:
         others, more = _without_access(_cleaned(others))
         access += more
     bulk, others = read_bulk(others)
-    rest = _rest([*leftovers, tail, others])
-    return ChunkResult(lines.height, frames | bulk, rest, access, lines.height - access - len(rest), unterminated)
+    others = pl.concat([*leftovers, others])
+    known = others["line"].str.contains(literals())
+    notices, plain = read_notices(others.filter(~known))
+    frames |= bulk
+    if notices.height:
+        frames["notices"] = [notices]
+    rest = sorted([*_lines(others.filter(known), known=True), *_lines(plain, known=False), *_lines(tail, known=True)])
+    return ChunkResult(
+        lines=lines.height,
+        frames=frames,
+        rest=rest,
+        access=access,
+        read=lines.height - access - notices.height - len(rest),
+        unknown=notices.height,
+        unknown_examples=_examples(lines, notices),
+        unterminated=unterminated,
+    )
+
+
+def _examples(lines: pl.DataFrame, notices: pl.DataFrame) -> list[tuple[int, str]]:
+    return (
+        [(number, lines["line"][number - 1][:NOTICE_CHARS]) for number in notices["line"].head(EXAMPLES).to_list()]
+        if notices.height
+        else []
+    )
 
 
 def _batches(lines: pl.DataFrame, *, coloured: bool) -> tuple[dict[str, list[pl.DataFrame]], list[pl.DataFrame], pl.DataFrame]:
@@ -81,16 +112,11 @@ def _cleaned(lines: pl.DataFrame) -> pl.DataFrame:
     return lines.with_columns(lines["line"].str.replace_all(_ESCAPES, ""))
 
 
-def _rest(pieces: list[pl.DataFrame]) -> list[Line]:
-    import polars as pl
-
-    rest = pl.concat(pieces)
-    if len(pieces) > 1 and not rest["n"].is_sorted():
-        rest = rest.sort("n")
-    marks = rest["line"].str.extract_many(literals(), overlapping=True)
+def _lines(rows: pl.DataFrame, *, known: bool) -> Iterator[Line]:
+    """Rows ``(n, line)`` one by one."""
     # to_list copies the few lines out: views into the chunk would keep all of it in memory
-    columns = zip(rest["n"].to_list(), rest["line"].to_list(), marks.to_list(), strict=True)
-    return [Line(n, text, tuple(dict.fromkeys(found)) if found else ()) for n, text, found in columns]
+    for n, text in zip(rows["n"].to_list(), rows["line"].to_list(), strict=True):
+        yield Line(n, text, known)
 
 
 def _split(data: bytes) -> pl.DataFrame:
@@ -126,6 +152,6 @@ def _without_access(lines: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 
 
 @cache
-def literals() -> list[str]:
-    """Literals that make a line worth a closer look wherever they stand in it."""
-    return [*packs.load().literals, *batch.WORDS.values(), *MARKERS]
+def literals() -> str:
+    """An expression of the literals that make a line worth a closer look wherever they stand in it (polars keeps it compiled)."""
+    return "|".join(re.escape(literal) for literal in (*packs.load().literals, *batch.WORDS.values(), *MARKERS))

@@ -14,21 +14,12 @@ from datetime import datetime
 from typing import Any
 
 from logforensics.parsing import batch, packs, progress, tracebacks
+from logforensics.parsing.bulk import LEVELS, NOTICE_CHARS
 from logforensics.parsing.prefix import EMBEDDED, NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.server_args import read_server_args
 
-NOTICE_CHARS = 400
 _EXAMPLES = 20
 _LEVEL = re.compile(r"\b(CRITICAL|FATAL|ERROR|WARNING|WARN|INFO|DEBUG)\b|(\w*Warning):")
-_LEVELS = {
-    "CRITICAL": "error",
-    "FATAL": "error",
-    "ERROR": "error",
-    "WARNING": "warning",
-    "WARN": "warning",
-    "INFO": "info",
-    "DEBUG": "info",
-}
 _LOGGER = re.compile(r"(?:WARNING|ERROR|INFO|DEBUG):([\w.]+):|\b(\w+\.py:\d+)[\]:]")
 _QUOTES = re.compile(r"^(?:\[[^\]]{8,140}\] )?(?:Receive|Finish)(?: OpenAI)?: |^\s*\{\"|^(?:\[[^\]]{8,140}\] )?\{\"timestamp\"")
 _BATCH_REMAINS = ("#queue-req: ", "#running-req: ", "gen throughput (token/s): ", "#cached-token: ", "token usage: ")
@@ -59,10 +50,15 @@ class Tally:
             if len(examples) < _EXAMPLES:
                 examples.append((line, text[:NOTICE_CHARS]))
 
+    def add_unknown(self, count: int, examples: Sequence[tuple[int, str]]) -> None:
+        """Count lines that a worker has read as notices."""
+        self.unknown += count
+        self.unknown_examples += examples[: max(0, _EXAMPLES - len(self.unknown_examples))]
+
 
 Row = tuple[int, datetime | None, Ranks, dict[str, Any]]  # line, time, ranks, the frame's own columns
 
-_SPECIAL = frozenset({*batch.WORDS.values(), "server_args=", tracebacks.OPENING})
+_REQUESTS = ("Receive", "Finish")
 _SEVERITY = {"noise": 0, "unknown": 1, "parsed": 2, "damaged": 3}
 
 
@@ -76,24 +72,28 @@ class LineReader:
         self._trace: tracebacks.Traceback | None = None
         self._rank_traces: dict[Ranks, tracebacks.Traceback] = {}
         self._process: str | None = None
+        self._next = 1
 
-    def feed(self, number: int, text: str, marks: Sequence[str], *, unterminated: bool = False) -> None:
+    def feed(self, number: int, text: str, *, known: bool, unterminated: bool = False) -> None:
         """Read one physical line.
 
         Args:
             number: its absolute 1-based number.
             text: the line without its newline.
-            marks: the known literals that occur in it (see :func:`logforensics.parsing.chunk.literals`).
+            known: some known literal occurs in it (see :func:`logforensics.parsing.chunk.literals`).
             unterminated: it is the log's last line and has no newline: its last number may be cut.
         """
+        if number != self._next and self._trace is not None:
+            self._trace.pause()  # the lines between were records that a worker has read
+        self._next = number + 1
         if unterminated:
             self.tally.unfinished += 1
         elif "\r" not in text and text.find("[20", 1) < 0:
-            self.tally.count(self._piece(number, text, marks, cut=False), number, text)
+            self.tally.count(self._piece(number, text, known=known, cut=False), number, text)
             return
         outcome = "noise"
         for piece, cut in self._pieces(text, unterminated=unterminated):
-            outcome = max(outcome, self._piece(number, piece, marks, cut=cut), key=_SEVERITY.__getitem__)
+            outcome = max(outcome, self._piece(number, piece, known=known, cut=cut), key=_SEVERITY.__getitem__)
         self.tally.count(outcome, number, text)
 
     def close(self) -> None:
@@ -125,45 +125,43 @@ class LineReader:
             out += [(segment[begin:end], end != len(segment) or not closed) for begin, end in zip(starts, ends, strict=True)]
         return out or [("", False)]
 
-    def _piece(self, number: int, piece: str, marks: Sequence[str], *, cut: bool) -> str:
-        if "% Completed |" in marks and (bars := list(progress.BAR.finditer(piece))):
-            return self._bars(number, piece, marks, bars)
+    def _piece(self, number: int, piece: str, *, known: bool, cut: bool) -> str:
+        if known and "% Completed |" in piece and (bars := list(progress.BAR.finditer(piece))):
+            return self._bars(number, piece, bars)
         prefix = read_prefix(piece)
         message = piece[prefix.end :]
-        if (folded := self._in_trace(number, prefix, message, marks)) is not None:
+        if (folded := self._in_trace(number, prefix, message, known=known)) is not None:
             return folded
         if not message.strip():
             return "unknown" if cut and prefix.end else "noise"
-        if marks:
-            outcome = None if _SPECIAL.isdisjoint(marks) else self._record(number, prefix, message, marks, cut=cut)
-            if outcome is None:
-                outcome = self._matched(number, prefix, message, marks, cut=cut)
+        if known:
+            outcome = self._record(number, prefix, message, cut=cut) or self._matched(number, prefix, message, cut=cut)
             if outcome is not None:
                 return outcome
         return self._notice(number, prefix, message, cut=cut)
 
     # ------------------------------------------------------------------------------------------------ kinds of records
 
-    def _bars(self, number: int, piece: str, marks: Sequence[str], bars: list[re.Match[str]]) -> str:
+    def _bars(self, number: int, piece: str, bars: list[re.Match[str]]) -> str:
         for bar in bars:
             self._emit("load_progress", number, read_prefix(piece), progress.read_bar(bar))
         self.tally.sglang |= "shards" in piece
         rest = piece[bars[-1].end() :].strip()
         if rest and any(mark in rest for mark in ("] ", ": ")):
-            self._piece(number, rest, marks, cut=False)
+            self._piece(number, rest, known=True, cut=False)
         return "parsed"
 
-    def _record(self, number: int, prefix: Prefix, message: str, marks: Sequence[str], *, cut: bool) -> str | None:
+    def _record(self, number: int, prefix: Prefix, message: str, *, cut: bool) -> str | None:
         """Batch lines that fell out of the fast path, server_args, and tracebacks."""
-        if any(word in marks and word in message for word in batch.WORDS.values()):
+        if any(word in message for word in batch.WORDS.values()):
             outcome = self._batch(number, prefix, message, cut=cut)
             if outcome is not None:
                 return outcome
-        if "server_args=" in marks and not message.startswith(("Receive", "Finish")):
+        if "server_args=" in message and not message.startswith(_REQUESTS):
             found = read_server_args(message)
             if found is not None:
                 return self._launch(number, prefix, *found, form="dict" if "server_args={" in message else "ServerArgs")
-        if tracebacks.OPENING in marks and tracebacks.OPENING in message:
+        if tracebacks.OPENING in message:
             self._open_trace(number, prefix, message)
             return "parsed"
         return None
@@ -189,16 +187,21 @@ class LineReader:
         low, high = fingerprint(fields.keys(), complete=complete)[:2]
         row = {name: fields.get(name) for name in ("model_path", "tp_size", "dp_size", "pp_size", "nnodes", "node_rank")}
         row = {name: value if name == "model_path" or isinstance(value, int) else None for name, value in row.items()}
-        row |= {"server_args": json.dumps(fields, default=str), "version_low": low, "version_high": high, "complete": complete, "form": form}
+        row |= {
+            "server_args": json.dumps(fields, default=str),
+            "version_low": low,
+            "version_high": high,
+            "complete": complete,
+            "form": form,
+        }
         self._emit("launches", number, prefix, row)
         return "parsed" if complete else "damaged"
 
-    def _matched(self, number: int, prefix: Prefix, message: str, marks: Sequence[str], *, cut: bool) -> str | None:
+    def _matched(self, number: int, prefix: Prefix, message: str, *, cut: bool) -> str | None:
         """Rows from the pattern packs and from exception lines that stand alone."""
-        if message.startswith(("Receive", "Finish")):  # a prompt may hold any text: only the request patterns apply
-            marks = [mark for mark in marks if message.startswith(mark)]
         try:
-            found = self._packs.match(message, marks, cut=cut)
+            # a prompt may hold any text: only what stands before it counts
+            found = self._packs.match(message, cut=cut, heads_only=message.startswith(_REQUESTS))
         except packs.CutRecord:
             return "damaged"
         if found is not None:
@@ -225,7 +228,7 @@ class LineReader:
             number,
             prefix,
             {
-                "level": (_LEVELS.get(level[1], "warning") if level[1] else "warning") if level else ("info" if prefix.own else "unknown"),
+                "level": (LEVELS.get(level[1], "warning") if level[1] else "warning") if level else ("info" if prefix.own else "unknown"),
                 "logger": (logger[1] or logger[2]) if logger else None,
                 "text": message[:NOTICE_CHARS],
             },
@@ -246,7 +249,7 @@ class LineReader:
             self._finish_trace()
             self._trace = trace
 
-    def _in_trace(self, number: int, prefix: Prefix, message: str, marks: Sequence[str]) -> str | None:
+    def _in_trace(self, number: int, prefix: Prefix, message: str, *, known: bool) -> str | None:
         if not prefix.own and prefix.ranks != NO_RANKS:
             trace = self._rank_traces.get(prefix.ranks)
             if trace is None:
@@ -260,22 +263,21 @@ class LineReader:
         if trace is None:
             return None
         if prefix.own:
-            if trace.finished_by_record():
-                self._finish_trace()
+            trace.pause()
             return None
         if trace.accept(number, message):
-            self._exception_text(number, message, marks, trace)
+            self._exception_text(number, message, trace, known=known)
             return "parsed"
-        if trace.finished_by_record():
+        if trace.finished():
             self._finish_trace()
         return None
 
-    def _exception_text(self, number: int, message: str, marks: Sequence[str], trace: tracebacks.Traceback) -> None:
+    def _exception_text(self, number: int, message: str, trace: tracebacks.Traceback, *, known: bool) -> None:
         """An exception's text may be a record of its own, such as the HiCache guard's refusal."""
-        if not marks or trace.state != "message" or message[:1] in " \t":
+        if not known or trace.state != "message" or message[:1] in " \t":
             return
         try:
-            found = self._packs.match(message, marks, cut=False)
+            found = self._packs.match(message, cut=False)
         except packs.CutRecord:
             return
         if found is not None and found[0].frame not in (None, "errors", "notices"):

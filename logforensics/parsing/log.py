@@ -107,9 +107,10 @@ def _read_source(source: Source, chunk_bytes: int | None, threads: int) -> _Part
         base = part.lines
         last = len(result.rest) - 1
         for place, line in enumerate(result.rest):
-            reader.feed(base + line.n, line.text, line.marks, unterminated=result.unterminated and place == last)
+            reader.feed(base + line.n, line.text, known=line.known, unterminated=result.unterminated and place == last)
         part.lines += result.lines
         part.read += result.read
+        reader.tally.add_unknown(result.unknown, [(base + n, text) for n, text in result.unknown_examples])
         part.noise += result.access
         for name, found in result.frames.items():
             part.frames.setdefault(name, []).extend(_shifted(frame, base) for frame in found)

@@ -6,6 +6,7 @@ A pattern names its event and frame, the literal it is recognised by, and where 
 ``fields``  column = label: the number after that label, wherever it stands · ``text`` column = [label, terminator]
 ``regex``   named groups become columns, for what labels cannot say · ``set`` constant columns · ``required`` columns that must be found
 ``bulk``    the whole message as an expression of Rust's regex crate, for lines that come by the thousand (see parsing/bulk.py)
+``bulk_open = true`` the ``bulk`` expression describes only the message's beginning; the message must end with a closing bracket
 ``unbroken = false`` allows a number at the very end of a piece that was cut off by another record
 ``[[pattern.sample]]`` a line and what it gives, run as a test.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,6 +31,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_KEY = 4  # letters by which heads are grouped; no head is shorter
 _NUMBER = re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 _INTEGERS = {"Int32", "Int64", "UInt64", "UInt16", "UInt32"}
 _KEYS = {
@@ -42,6 +45,7 @@ _KEYS = {
     "set",
     "required",
     "bulk",
+    "bulk_open",
     "unbroken",
     "sample",
     "since",
@@ -78,6 +82,7 @@ class Pattern:
     required: frozenset[str]
     unbroken: bool
     bulk: str | None
+    bulk_open: bool
     origin: str
     samples: tuple[Sample, ...] = field(default=(), compare=False)
 
@@ -121,29 +126,29 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Packs:
-    """All patterns, by the literal that makes a message worth trying them; a head counts only at the message's beginning."""
+    """All patterns, by the literals that make a message worth trying them."""
 
     patterns: tuple[Pattern, ...]
-    by_literal: Mapping[str, tuple[tuple[int, bool], ...]]  # literal -> (place of the pattern, counts only at the beginning)
+    heads: Mapping[str, tuple[tuple[str, int], ...]]  # the first letters of a message -> (its beginning, place of the pattern)
+    finds: Mapping[str, tuple[int, ...]]  # a literal anywhere in it -> places of the patterns
 
     @property
     def literals(self) -> list[str]:
         """Every literal of every pattern."""
-        return sorted(self.by_literal)
+        return sorted({*self.finds, *(head for group in self.heads.values() for head, _ in group)})
 
-    def match(self, message: str, marks: Iterable[str], *, cut: bool) -> tuple[Pattern, dict[str, Any]] | None:
-        """The first pattern that reads ``message``, with its columns; ``marks`` are the literals that occur in its line.
+    def match(self, message: str, *, cut: bool, heads_only: bool = False) -> tuple[Pattern, dict[str, Any]] | None:
+        """The first pattern that reads ``message``, with its columns.
 
         Raises:
             CutRecord: a pattern fits but the record is cut.
         """
-        places = {
-            place
-            for literal in marks
-            for place, at_head in self.by_literal.get(literal, ())
-            if (message.startswith(literal) if at_head else literal in message)
-        }
-        for place in sorted(places) if len(places) > 1 else places:
+        places = [place for head, place in self.heads.get(message[:_KEY], ()) if message.startswith(head)]
+        if not heads_only:
+            for literal, found in self.finds.items():
+                if literal in message:
+                    places += found
+        for place in sorted(set(places)) if len(places) > 1 else places:
             if (row := self.patterns[place].read(message, cut=cut)) is not None:
                 return self.patterns[place], row
         return None
@@ -194,13 +199,14 @@ def load() -> Packs:
         for path in sorted(folder().glob("*.toml"))
         for number, raw in enumerate(tables(path.name).get("pattern", []), 1)
     )
-    by_literal: dict[str, list[tuple[int, bool]]] = {}
+    heads: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    finds: dict[str, list[int]] = defaultdict(list)
     for place, pattern in enumerate(patterns):
         for head in pattern.heads:
-            by_literal.setdefault(head, []).append((place, True))
+            heads[head[:_KEY]].append((head, place))
         for literal in pattern.finds:
-            by_literal.setdefault(literal, []).append((place, False))
-    return Packs(patterns, {literal: tuple(found) for literal, found in by_literal.items()})
+            finds[literal].append(place)
+    return Packs(patterns, {key: tuple(found) for key, found in heads.items()}, {key: tuple(found) for key, found in finds.items()})
 
 
 def compile_pattern(raw: Mapping[str, Any], origin: str) -> Pattern:
@@ -217,6 +223,8 @@ def compile_pattern(raw: Mapping[str, Any], origin: str) -> Pattern:
     heads, finds = _texts_of(raw.get("head")), _texts_of(raw.get("find"))
     if not heads and not finds:
         raise PatternError(f"{origin}: needs `head` or `find`, the literal it is recognised by")
+    if short := [head for head in heads if len(head) < _KEY]:
+        raise PatternError(f"{origin}: the head {short[0]!r} is shorter than {_KEY} characters")
     dtypes = _dtypes(frame) if frame else {}
     columns = {*raw.get("fields", {}), *raw.get("text", {}), *raw.get("set", {}), *raw.get("required", [])}
     if frame and (unknown_columns := columns - dtypes.keys()):
@@ -233,6 +241,7 @@ def compile_pattern(raw: Mapping[str, Any], origin: str) -> Pattern:
         required=frozenset(raw.get("required", [])),
         unbroken=raw.get("unbroken", True),
         bulk=raw.get("bulk"),
+        bulk_open=raw.get("bulk_open", False),
         origin=origin,
         samples=tuple(Sample(sample["line"], sample["gives"]) for sample in raw.get("sample", [])),
     )

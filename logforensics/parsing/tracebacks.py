@@ -65,8 +65,13 @@ class Traceback:
             self.line_end = number
         return bool(taken)
 
-    def finished_by_record(self) -> bool:
-        """Whether a line with SGLang's own prefix ends this traceback (between its frames it may be another rank's)."""
+    def pause(self) -> None:
+        """A record of another process stands here: the exception's text is over, although another exception may be chained to it."""
+        if self.state == "message":
+            self.state = "gap"
+
+    def finished(self) -> bool:
+        """Whether a line that does not belong here ends the traceback; between its frames it may be another rank's."""
         return self.state != "frames"
 
     def _in_frames(self, number: int, text: str) -> bool:

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from logforensics.errors import InputError
 
 STDIN_NAME = "<stdin>"
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 12 << 20
 _PEEK = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
