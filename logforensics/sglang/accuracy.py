@@ -24,7 +24,7 @@ from logforensics.sglang.sharding import positive
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logforensics.run import Run
+    from logforensics.run import KvPool, Run
 
 _NOT_THE_TARGET = frozenset({"mamba", "upper_bound", "draft"})
 
@@ -57,8 +57,7 @@ class Comparison:
 
 def compare(run: Run) -> tuple[int, KvPrediction] | None:
     """Logged tokens of a run and what was to be expected; None where the log lacks one of the lines."""
-    pool = next((p for p in run.kv_pools if p.num_tokens and p.gib and p.kind not in _NOT_THE_TARGET), None)
-    begin, launch = run.lowest("load_begin"), run.launch
+    pool, begin, launch = _main_pool(run), run.lowest("load_begin"), run.launch
     if pool is None or pool.num_tokens is None or pool.gib is None or begin is None or begin.avail_gib is None or launch is None:
         return None
     end = run.lowest("load_end", last=draft_weights_first(launch.version_high or launch.version_low or "0"))
@@ -68,8 +67,17 @@ def compare(run: Run) -> tuple[int, KvPrediction] | None:
     per_token = logged_bytes_per_token(pool.gib, pool.num_tokens, positive(args, "page_size"))
     model = find_model(str(args.get("model_path") or ""))
     prediction = predict_kv_tokens(args, model, begin.avail_gib, end.avail_gib, per_token, launch.version_low, launch.version_high)
-    logged = run.capacities[0].max_total_num_tokens if run.capacities else pool.num_tokens
-    return None if prediction is None else (logged, prediction)
+    return None if prediction is None else (_logged_tokens(run, pool), prediction)
+
+
+def _main_pool(run: Run) -> KvPool | None:
+    """The pool of the full-attention layers: the first of those with the most tokens (sliding-window pools have fewer)."""
+    sized = [p for p in run.kv_pools if p.num_tokens and p.gib and p.kind not in _NOT_THE_TARGET]
+    return max(sized, key=lambda p: p.num_tokens or 0, default=None)
+
+
+def _logged_tokens(run: Run, pool: KvPool) -> int:
+    return run.capacities[0].max_total_num_tokens if run.capacities else pool.num_tokens or 0
 
 
 def comparisons(folder: Path) -> tuple[list[Comparison], list[str]]:
