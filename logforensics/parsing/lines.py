@@ -58,7 +58,7 @@ class Tally:
 
 Row = tuple[int, datetime | None, Ranks, dict[str, Any]]  # line, time, ranks, the frame's own columns
 
-_REQUESTS = ("Receive", "Finish")
+_REQUESTS = ("Receive: ", "Receive OpenAI: ", "Finish: ")
 _SEVERITY = {"noise": 0, "unknown": 1, "parsed": 2, "damaged": 3}
 
 
@@ -280,7 +280,7 @@ class LineReader:
             found = self._packs.match(message, cut=False)
         except packs.CutRecord:
             return
-        if found is not None and found[0].frame not in (None, "errors", "notices"):
+        if found is not None and found[0].frame not in (None, "errors", "notices", "overrides"):
             self._emit(str(found[0].frame), number, Prefix(trace.time, trace.ranks, 0, own=True), found[1])
 
     def _finish_trace(self) -> None:
@@ -296,6 +296,8 @@ def _completed(frame: str, number: int, message: str, row: dict[str, Any]) -> di
     """Columns that follow from where the row stands."""
     if frame == "errors":
         return {"message": message[:NOTICE_CHARS], "message_line": number, "line_end": number, "frames": "[]", "chain": "[]"} | row
+    if frame == "overrides":
+        row["flag"] = row["flag"].lstrip("-").replace("-", "_")
     if frame in ("watchdog", "shutdown", "overrides", "requests", "notices"):
         return {"text": message[:NOTICE_CHARS]} | row
     return row
