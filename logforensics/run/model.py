@@ -293,11 +293,12 @@ class Occupancy:
     """How long (seconds) one scheduler ran this many requests with its queue and pool in one state."""
 
     running: int
-    decode: bool  # printed by decode lines; False: by prefill lines
+    kind: str  # "steady": decode lines after a decode line without a gap, "decode": other decode lines, "prefill"
     waiting: bool
-    band: str  # fullest pool: "full" >= 0.95, "high" >= 0.9, "room" below
+    band: str  # "full": a KV pool at >= 0.95, "states": recurrent-state slots at >= 0.95, "high": KV >= 0.9, else "room"
     seconds: float
     lines: int
+    usage: float  # mean KV usage
     queue_max: int
     mark: Mark  # the line with the longest queue
     first: Mark
@@ -335,6 +336,18 @@ class Slope:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """Steps/s per request at one batch size and like contexts, in the first and in the last third of the steady lines."""
+
+    running: int
+    lines: int
+    before: float
+    after: float
+    first: Mark
+    last: Mark
+
+
+@dataclass(frozen=True, slots=True)
 class BatchWindow:
     """Figures of one scheduler. Shares of time come from its decode and prefill lines together, speeds from decode lines (seconds)."""
 
@@ -355,13 +368,15 @@ class BatchWindow:
     full_usage_median: float | None  # tokens of full attention
     swa_usage_median: float | None
     mamba_usage_median: float | None
-    accept_len_mean: float | None
+    accept_len_mean: float | None  # weighted by running requests
+    accept_weight: int  # running requests summed over the lines with an accepted length
     accept_mark: Mark | None  # the line with the shortest accepted length
     graph_off_share: float | None
     graph: GraphUse | None
     steps_median: float | None  # steps/s per request over steady lines: throughput / (running x accepted length)
     steady_lines: int
     slope: Slope | None
+    drift: Drift | None
     full_share: float  # share of time with usage >= 0.95 and requests waiting
     full_mark: Mark | None
     waiting_share: float  # share of time with requests waiting
