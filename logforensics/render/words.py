@@ -24,7 +24,7 @@ def number(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if abs(value) >= 0.1 or value == 0:
-        text = f"{value:,.2f}"
+        text = f"{value:,.{2 if abs(value) >= 1 else 4}f}"  # a share is read to the fourth decimal
         return text.rstrip("0").rstrip(".")
     return f"{value:.2g}"
 

@@ -14,6 +14,9 @@ from functools import cache
 
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Finding, Recommendation, Severity
 from logforensics.rules.case import Case
+from logforensics.sglang.flags import accepted
+from logforensics.sglang.flags import releases as all_releases
+from logforensics.sglang.releases import span
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,19 @@ class Rule:
             explanation=verdict.explanation,
             evidence=tuple(dict.fromkeys(verdict.evidence)),
             arithmetic=tuple(verdict.arithmetic),
-            recommendations=tuple(verdict.fix),
+            recommendations=tuple(item for item in verdict.fix if _offered(item, case)),
             caused_by=verdict.caused_by,
             missing=tuple(verdict.missing),
         )
+
+
+def _offered(item: Recommendation, case: Case) -> bool:
+    """Whether a release of the log's range accepts the flag; what is no known flag is kept, and so is the advice to leave one out."""
+    if item.action is Action.REMOVE or not item.flag.startswith("--"):
+        return True
+    releases = span(case.release.low, case.release.high)
+    known = any(accepted(item.flag, release) for release in all_releases())
+    return not known or any(accepted(item.flag, release) for release in releases)
 
 
 _RULES: dict[str, Rule] = {}
