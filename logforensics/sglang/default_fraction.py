@@ -52,6 +52,8 @@ SPECULATION_MIB = ByRelease((("0.5.3", 2048), ("0.5.10", 4096), ("0.5.14", 0)))
 STANDALONE_MIB = ByRelease((("0.5.3", 6144), ("0.5.14", 0)))
 CAPTURES_PREFILL = ByRelease((("0.5.3", False), ("0.5.10", True)))
 DEEPEP_MIB = ByRelease((("0.5.3", 0), ("0.5.15", 2048)))
+GRAPHS_CAPPED_BY_REQUESTS = ByRelease((("0.5.3", False), ("0.5.22", True)))
+DISABLED_GRAPHS_ARE_FREE = ByRelease((("0.5.3", False), ("0.5.16", True)))
 DECODE_ROLE_BY_REQUESTS = ByRelease((("0.5.3", False), ("0.5.15", True)))
 
 # to 0.4.5 (and 0.4.6 up to 80 GiB): by tensor-parallel size, largest first
@@ -179,20 +181,33 @@ def _activations(launch: _Launch) -> list[_Part]:
 
 
 def _graphs(launch: _Launch) -> list[_Part]:
-    batch, args = _graph_batch(launch), launch.args
-    role = args.get("disaggregation_mode")
-    no_decode = role == "prefill" and DECODE_ROLE_BY_REQUESTS.at(launch.release)
-    parts: list[_Part] = [] if no_decode else [("decode graphs", f"batch {batch} × 2 MiB", batch * 2.0)]
-    groups = launch.spread.attention_dp
-    if (groups > 1 or args.get("enable_dp_attention")) and not no_decode:
+    role = launch.args.get("disaggregation_mode")
+    decode = [] if role == "prefill" and DECODE_ROLE_BY_REQUESTS.at(launch.release) else _decode_graphs(launch)
+    return [*decode, *(_prefill_graphs(launch) if role != "decode" else [])]
+
+
+def _decode_graphs(launch: _Launch) -> list[_Part]:
+    batch, groups = _graph_batch(launch), launch.spread.attention_dp
+    off = _is_set(launch.args, "disable_cuda_graph", "disable_decode_cuda_graph") and DISABLED_GRAPHS_ARE_FREE.at(launch.release)
+    parts: list[_Part] = [] if off else [("decode graphs", f"batch {batch} × 2 MiB", batch * 2.0)]
+    if groups > 1 or launch.args.get("enable_dp_attention"):
         each = 4.5 if batch > 300 else 3.0
         parts.append(("DP attention", f"batch {batch} × {groups} groups × {each} MiB", batch * groups * each))
-    if CAPTURES_PREFILL.at(launch.release) and not args.get("disable_piecewise_cuda_graph") and role != "decode":
-        sizes = len(_prefill_sizes(positive(args, "chunked_prefill_size", _card_class(launch).chunk)))
-        parts.append(
-            ("prefill graphs", "1.5 GiB (MLA)", 1536.0) if launch.latent else ("prefill graphs", f"{sizes} sizes × 8 MiB", sizes * 8.0)
-        )
     return parts
+
+
+def _prefill_graphs(launch: _Launch) -> list[_Part]:
+    off = _is_set(launch.args, "disable_piecewise_cuda_graph", "disable_prefill_cuda_graph")
+    if off or not CAPTURES_PREFILL.at(launch.release):
+        return []
+    if launch.latent:
+        return [("prefill graphs", "1.5 GiB (MLA)", 1536.0)]
+    sizes = len(_prefill_sizes(positive(launch.args, "chunked_prefill_size", _card_class(launch).chunk)))
+    return [("prefill graphs", f"{sizes} sizes × 8 MiB", sizes * 8.0)]
+
+
+def _is_set(args: Mapping[str, Any], *fields: str) -> bool:
+    return any(args.get(field) for field in fields)
 
 
 def _on_top(launch: _Launch) -> list[_Part]:
@@ -212,10 +227,13 @@ def _card_class(launch: _Launch) -> CardClass:
 
 
 def _graph_batch(launch: _Launch) -> int:
-    """Largest captured decode batch: given, or by card; never above max_running_requests where that is given (0.5.20+ flag name included)."""
-    card = _card_class(launch)
+    """Largest captured decode batch: given, or by card, and then not above max_running_requests from 0.5.22 on."""
     given = positive(launch.args, "cuda_graph_max_bs", 0) or positive(launch.args, "cuda_graph_max_bs_decode", 0)
-    return given or (card.graph_small_tp if launch.spread.tp < 4 else card.graph_large_tp)
+    card = _card_class(launch)
+    default = card.graph_small_tp if launch.spread.tp < 4 else card.graph_large_tp
+    if GRAPHS_CAPPED_BY_REQUESTS.at(launch.release):
+        default = min(default, positive(launch.args, "max_running_requests", default))
+    return given or default
 
 
 def _prefill_sizes(largest: int) -> list[int]:

@@ -107,18 +107,18 @@ def fraction_for_tokens(wanted: int, budget: GpuBudget, bytes_per_token: float) 
 
 
 def fraction_leaving(
-    headroom_gib: float, *, left_gib: float, fraction: float, pre_gib: float, post_gib: float | None = None
+    *, left_gib: float, fraction: float, pre_gib: float, post_gib: float | None = None, headroom_gib: float = COMFORTABLE_GIB
 ) -> float | None:
     """The fraction that leaves ``headroom_gib`` free after start where ``fraction`` left ``left_gib``, rounded down to two decimals.
 
     Raising f takes what lies outside the static share away byte for byte, so ``f' = f − (wanted − left)/P``.
 
     Args:
-        headroom_gib: wanted free memory after start, GiB.
         left_gib: free memory after start now (``available_gpu_mem``), GiB.
         fraction: the fraction that left it.
         pre_gib: free memory before loading, GiB.
         post_gib: free memory after loading, GiB; with it the answer is None where nothing would be left for the pools.
+        headroom_gib: wanted free memory after start, GiB.
     """
     target = math.floor((fraction - (headroom_gib - left_gib) / pre_gib) * 100) / 100
     if target <= 0 or (post_gib is not None and target <= lowest_fraction(pre_gib, post_gib)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from logforensics.models import find_model
 from logforensics.sglang.device import request_table_rows
 from logforensics.sglang.fraction import ROUNDING_GIB, GpuBudget, tokens
 from logforensics.sglang.kv import DEFAULT_SLIDING_RATIO, KvBytes, KvSetting, kv_bytes, state_slot_bytes
@@ -32,6 +33,7 @@ DRAFT_WEIGHTS_FIRST = ByRelease((("0.1.26", False), ("0.5.14", True)))
 RESERVES_FOR_MULTIMODAL = ByRelease((("0.1.26", False), ("0.5.18", True)))
 
 _DRAFTS_OF_TARGET = frozenset({"EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"})
+_DFLASH = frozenset({"DFLASH", "DSPARK"})
 _NOT_ENLARGED_WITH = "enable_multi_layer_eagle"  # a field of 0.5.7; development builds without it still enlarged (KV_PREDICTION 5)
 _LONG_CONTEXT = 131_072  # where neither the flags nor the model say
 
@@ -45,7 +47,8 @@ class KvPrediction:
         bytes_per_token: bytes per token it was divided by.
         rest_gib: memory for all pools of the static share, GiB.
         bound_tokens: how far the two printed decimals and the page may move ``tokens``.
-        uncertain: less than 1 GiB is left, the release is not certain where it matters, or nothing confirms the bytes per token.
+        uncertain: less than 1 GiB is left, the release is not certain where it matters, the draft model is not known, or the bytes per
+            token are those of the pool line.
         from_log: the bytes per token were taken from the logged pool, because the model is unknown or contradicts it.
         note: why, in a sentence; empty where nothing is to be said.
         terms: how the figures came about.
@@ -120,7 +123,7 @@ def logged_bytes_per_token(pool_gib: float, pool_tokens: int, page_size: int) ->
 
 def kv_setting(args: Mapping[str, Any], model: Model, release: str) -> KvSetting:
     """What the bytes per token of a launch depend on."""
-    algorithm = str(args.get("speculative_algorithm") or "").upper()
+    algorithm = _algorithm(args)
     backends = {
         args.get("dsa_prefill_backend") or args.get("nsa_prefill_backend"),
         args.get("dsa_decode_backend") or args.get("nsa_decode_backend"),
@@ -129,7 +132,8 @@ def kv_setting(args: Mapping[str, Any], model: Model, release: str) -> KvSetting
         release=release,
         dtype=str(args.get("kv_cache_dtype") or "auto"),
         sharding=sharding(args),
-        draft_layers=(model.draft_layers or 1 if args.get("enable_multi_layer_eagle") else 1) if algorithm in _DRAFTS_OF_TARGET else 0,
+        draft_layers=0 if algorithm in _DFLASH else _draft_layers(args, model) or 0,
+        dflash_layers=_draft_layers(args, model) or 0 if algorithm in _DFLASH else 0,
         sliding_ratio=float(args.get("swa_full_tokens_ratio") or DEFAULT_SLIDING_RATIO),
         raw_fp8_rows="trtllm" in backends,
         wide_index=args.get("attention_backend") == "ascend" or args.get("device") == "npu",
@@ -169,7 +173,7 @@ def _predict(args: Mapping[str, Any], model: Model | None, budget: GpuBudget, lo
         bytes_per_token=cell.bytes,
         rest_gib=budget.rest_gib,
         bound_tokens=int(slack * GIB / cell.bytes) + page,
-        uncertain=little or cell.expected is None,
+        uncertain=little or cell.expected is None or (model is not None and _draft_layers(args, model) is None),
         from_log=cell.expected is None,
         note=cell.note,
         terms=(budget.term, *cell.terms, *charges, profile, *limits),
@@ -186,6 +190,21 @@ def _limits(args: Mapping[str, Any], model: Model | None, profiled: int, page: i
         return extra
     how = f"in pages of {page}" + (f", at most {limit:,} (--max-total-tokens)" if limit else "")
     return (*extra, Term("KV tokens after limits", how, total, "tokens", "server_args"))
+
+
+def _algorithm(args: Mapping[str, Any]) -> str:
+    return str(args.get("speculative_algorithm") or "").upper()
+
+
+def _draft_layers(args: Mapping[str, Any], model: Model) -> int | None:
+    """Layers of the draft model whose KV may be part of the row; 0 without one, None where it is a model of its own that is not known."""
+    algorithm = _algorithm(args)
+    if algorithm in _DRAFTS_OF_TARGET:
+        return (model.draft_layers or 1) if args.get("enable_multi_layer_eagle") else 1
+    if algorithm not in _DFLASH | {"STANDALONE"}:
+        return 0
+    draft = find_model(str(args.get("speculative_draft_model_path") or ""))
+    return draft.num_layers if draft else None
 
 
 def _fraction(args: Mapping[str, Any]) -> float:
@@ -244,7 +263,7 @@ def _state_bytes(args: Mapping[str, Any]) -> int:
 
 def _enlargement(args: Mapping[str, Any], model: Model | None, profiled: int, release: str) -> tuple[Term, ...]:
     """0.4.4 to 0.5.6 add room for draft and verify tokens on top of the profiled tokens (model_runner.py:init_memory_pool)."""
-    algorithm = str(args.get("speculative_algorithm") or "").upper()
+    algorithm = _algorithm(args)
     enlarges = ENLARGES_FOR_SPECULATION.at(release) and _NOT_ENLARGED_WITH not in args
     if algorithm not in _DRAFTS_OF_TARGET | {"STANDALONE"} or not enlarges:
         return ()

@@ -74,8 +74,8 @@ def test_the_lowest_fraction_is_the_one_sglang_suggests() -> None:
 
 
 def test_the_founding_cases_082_gib_want_088() -> None:
-    assert fraction_leaving(5.0, left_gib=0.82, fraction=0.93, pre_gib=93.38, post_gib=21.57) == 0.88
-    assert fraction_leaving(40.0, left_gib=0.82, fraction=0.93, pre_gib=93.38, post_gib=21.57) is None
+    assert fraction_leaving(left_gib=0.82, fraction=0.93, pre_gib=93.38, post_gib=21.57) == 0.88
+    assert fraction_leaving(headroom_gib=40.0, left_gib=0.82, fraction=0.93, pre_gib=93.38, post_gib=21.57) is None
 
 
 # Fractions that real logs printed without the flag, on an H200 (the files of ../shared/real)
@@ -132,6 +132,8 @@ def test_what_lowers_the_default_fraction() -> None:
     assert reserve("0.5.15", moe_a2a_backend="deepep") > reserve("0.5.15")
     assert reserve("0.5.15", disaggregation_mode="prefill") < reserve("0.5.15")
     assert reserve("0.5.15", disaggregation_mode="decode", max_running_requests=64) < reserve("0.5.15")
+    assert reserve("0.5.22", max_running_requests=16) < reserve("0.5.21", max_running_requests=16)
+    assert reserve("0.5.16", disable_cuda_graph=True) < reserve("0.5.15", disable_cuda_graph=True)
     mla = default_fraction({"tp_size": 8}, H200_MIB, "0.5.10", latent=True)
     assert any(term.value == 1536 for term in mla.terms)
     assert all(term.unit and term.source for term in mla.terms)

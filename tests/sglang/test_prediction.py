@@ -173,6 +173,14 @@ def test_the_setting_of_a_launch() -> None:
     assert kv_setting({"speculative_algorithm": "EAGLE"}, deep, "0.5.14").draft_layers == 1
     assert kv_setting({"speculative_algorithm": "EAGLE", "enable_multi_layer_eagle": True}, deep, "0.5.14").draft_layers == 3
     assert kv_setting({"speculative_algorithm": "NGRAM"}, deep, "0.5.14").draft_layers == 0
+    alone = {"speculative_algorithm": "STANDALONE", "speculative_draft_model_path": "Qwen/Qwen3-8B"}
+    assert kv_setting(alone, deep, "0.5.14").draft_layers == 36
+    assert kv_setting({**alone, "speculative_algorithm": "DFLASH"}, deep, "0.5.14").dflash_layers == 36
+
+
+def test_an_unknown_draft_model_makes_it_uncertain() -> None:
+    assert predict("Qwen3-32B", "0.5.14", speculative_algorithm="DFLASH", speculative_draft_model_path="/drafts/mine").uncertain
+    assert not predict("Qwen3-32B", "0.5.14", speculative_algorithm="NGRAM").uncertain
 
 
 def test_a_pool_has_one_page_more_than_tokens() -> None:
