@@ -6,7 +6,6 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from logforensics.command import LaunchCommand, from_server_args, read_command, rewrite
@@ -14,8 +13,9 @@ from logforensics.diagnosis import CorrectedCommand, Diagnosis
 from logforensics.errors import CommandError, InputError
 from logforensics.findings import Action, Evidence, Finding, Severity, in_causal_order
 from logforensics.hardware import Hardware
+from logforensics.models import model_from_config
 from logforensics.parsing import ParsedLog, parse
-from logforensics.rules import Case, Config, Release, all_rules
+from logforensics.rules import Case, Config, Release, all_rules, cascade
 from logforensics.run import Run, build_run
 from logforensics.run.facts import as_json
 from logforensics.run.version import release_range
@@ -55,7 +55,7 @@ def diagnose(
     return Diagnosis(
         verdict=_verdict(case, findings),
         summary=_summary(case, findings),
-        run=as_json(case),
+        run={**as_json(case), "timeline": cascade.timeline(case)},
         findings=tuple(findings),
         coverage=parsed.coverage,
         sources=parsed.sources,
@@ -80,8 +80,6 @@ def make_case(
     """
     if version is not None and flags.nearest_release(version) is None:
         raise InputError(f"--sglang-version {version!r} is not a release such as 0.5.8")
-    if model_config is not None and not Path(model_config).exists():
-        raise InputError(f"{model_config}: no such file: --model-config takes a Hugging Face config.json or the folder that holds it")
     low, high, basis = release_range(run, version)
     release = Release(low, high, basis)
     command, notes = _read_launch(launch_command, release)
@@ -89,7 +87,8 @@ def make_case(
     if command is not None:
         typed = {flag.field: value for name, value in command.flags.items() if (flag := flags.find_flag(name, release.high)) is not None}
         fields = {**typed, **fields}
-    return Case(run, Config(fields, run.launch, command), release, hardware or Hardware(), command, notes)
+    model = model_from_config(model_config) if model_config is not None else None
+    return Case(run, Config(fields, run.launch, command), release, hardware or Hardware(), command, notes, model)
 
 
 def _speaks_of_sglang(run: Run) -> bool:
@@ -120,7 +119,7 @@ def _read_launch(text: str | None, release: Release) -> tuple[LaunchCommand | No
 
 def _apply(case: Case) -> list[Finding]:
     found = [finding for rule in all_rules() if (finding := rule.apply(case)) is not None]
-    return in_causal_order(_without_echoes(found))
+    return in_causal_order(_without_echoes(cascade.link(found, case)))
 
 
 def _without_echoes(findings: list[Finding]) -> list[Finding]:

@@ -10,8 +10,11 @@ from typing import Any
 from logforensics.command import LaunchCommand
 from logforensics.findings import Evidence
 from logforensics.hardware import Hardware
+from logforensics.models import Model, find_model, models_of_class
 from logforensics.run import Failure, Launch, Mark, Run
+from logforensics.run.kv import kv_prediction
 from logforensics.sglang import flags
+from logforensics.sglang.prediction import KvPrediction
 
 _OLDEST, _NEWEST = flags.releases()[0], flags.releases()[-1]
 
@@ -93,6 +96,7 @@ class Case:
     hardware: Hardware
     command: LaunchCommand | None = None
     notes: tuple[str, ...] = field(default=())
+    model_config: Model | None = None  # the model the user described
 
     # ------------------------------------------------------------------------------------------------ parallel layout
 
@@ -113,6 +117,25 @@ class Case:
             return planned
         seen = {(rank.dp if not self.dp_attention else None, rank.pp, rank.tp) for rank in self.run.ranks}
         return max(planned, len(seen))
+
+    # ------------------------------------------------------------------------------------------------ model and prediction
+
+    @cached_property
+    def model(self) -> Model | None:
+        """The model's architecture: as the user gave it, by the name of its path, or by a class name that only one model has."""
+        if self.model_config is not None:
+            return self.model_config
+        found = find_model(str(self.config.get("model_path") or ""))
+        if found is not None:
+            return found
+        loaded = next((step.detail for step in self.run.memory_steps if step.stage == "load_end" and step.detail), None)
+        candidates = models_of_class(loaded) if loaded else ()
+        return candidates[0] if len(candidates) == 1 else None
+
+    @cached_property
+    def kv_prediction(self) -> tuple[int, KvPrediction] | None:
+        """KV tokens as logged and as predicted, where the log has the lines."""
+        return kv_prediction(self.run, self.config.fields, self.model, self.release.low, self.release.high)
 
     # ------------------------------------------------------------------------------------------------ failures in order
 

@@ -30,9 +30,29 @@ def as_json(case: Case) -> dict[str, Any]:
         "memory": {"gpu": [_ledger(run, ledger) for ledger in run.ledgers.values()], "host": _host(run)},
         "limits": _limits(case),
         "serving": _serving(run),
+        "kv_prediction": _kv_prediction(case),
         "errors": len(run.failures),
         "first": {"line": run.first_mark.line, "time": run.first_mark.time},
         "last": {"line": run.last_mark.line, "time": run.last_mark.time},
+    }
+
+
+def _kv_prediction(case: Case) -> dict[str, Any] | None:
+    found = case.kv_prediction
+    if found is None:
+        return None
+    logged, prediction = found
+    return {
+        "tokens": prediction.tokens,
+        "logged": logged,
+        "relative_error": round(prediction.relative_error(logged), 6) if logged else None,
+        "bound": round(prediction.bound_tokens / logged, 6) if logged else None,
+        "uncertain": prediction.uncertain,
+        "note": prediction.note,
+        "terms": [
+            {"name": term.name, "expression": term.expression, "value": term.value, "unit": term.unit, "source": term.source}
+            for term in prediction.terms
+        ],
     }
 
 

@@ -18,15 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logforensics.models import find_model
-from logforensics.sglang.prediction import UNCERTAIN_BELOW_GIB, KvPrediction, draft_weights_first, logged_bytes_per_token, predict_kv_tokens
-from logforensics.sglang.sharding import positive
+from logforensics.sglang.prediction import UNCERTAIN_BELOW_GIB, KvPrediction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logforensics.run import KvPool, Run
-
-_NOT_THE_TARGET = frozenset({"mamba", "upper_bound", "draft"})
+    from logforensics.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +52,13 @@ class Comparison:
         return self.prediction.rest_gib >= UNCERTAIN_BELOW_GIB
 
 
-def compare(run: Run) -> tuple[int, KvPrediction] | None:
-    """Logged tokens of a run and what was to be expected; None where the log lacks one of the lines."""
-    pool, begin, launch = _main_pool(run), run.lowest("load_begin"), run.launch
-    if pool is None or pool.num_tokens is None or pool.gib is None or begin is None or begin.avail_gib is None or launch is None:
+def _predicted(run: Run) -> tuple[int, KvPrediction] | None:
+    from logforensics.run.kv import kv_prediction
+
+    if run.launch is None:
         return None
-    end = run.lowest("load_end", last=draft_weights_first(launch.version_high or launch.version_low or "0"))
-    if end is None or end.avail_gib is None:
-        return None
-    args = launch.args
-    per_token = logged_bytes_per_token(pool.gib, pool.num_tokens, positive(args, "page_size"))
-    model = find_model(str(args.get("model_path") or ""))
-    prediction = predict_kv_tokens(args, model, begin.avail_gib, end.avail_gib, per_token, launch.version_low, launch.version_high)
-    return None if prediction is None else (_logged_tokens(run, pool), prediction)
-
-
-def _main_pool(run: Run) -> KvPool | None:
-    """The pool of the full-attention layers: the first of those with the most tokens (sliding-window pools have fewer)."""
-    sized = [p for p in run.kv_pools if p.num_tokens and p.gib and p.kind not in _NOT_THE_TARGET]
-    return max(sized, key=lambda p: p.num_tokens or 0, default=None)
-
-
-def _logged_tokens(run: Run, pool: KvPool) -> int:
-    return run.capacities[0].max_total_num_tokens if run.capacities else pool.num_tokens or 0
+    model = find_model(str(run.launch.args.get("model_path") or ""))
+    return kv_prediction(run, run.launch.args, model, run.launch.version_low, run.launch.version_high)
 
 
 def comparisons(folder: Path) -> tuple[list[Comparison], list[str]]:
@@ -88,7 +69,7 @@ def comparisons(folder: Path) -> tuple[list[Comparison], list[str]]:
     found, lacking = [], []
     for path in sorted(p for p in folder.iterdir() if p.name.endswith((".log", ".log.gz"))):
         run = build_run(parse(path))
-        result = compare(run)
+        result = _predicted(run)
         if result is None or run.launch is None:
             lacking.append(path.name)
             continue
