@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -78,8 +79,7 @@ def make_case(
     Raises:
         InputError: the version is not an SGLang release, or the model configuration cannot be read.
     """
-    if version is not None and flags.nearest_release(version) is None:
-        raise InputError(f"--sglang-version {version!r} is not a release such as 0.5.8")
+    unreleased = _unreleased(version)
     low, high, basis = release_range(run, version)
     release = Release(low, high, basis)
     command, notes = _read_launch(launch_command, release)
@@ -88,7 +88,20 @@ def make_case(
         typed = {flag.field: value for name, value in command.flags.items() if (flag := flags.find_flag(name, release.high)) is not None}
         fields = {**typed, **fields}
     model = model_from_config(model_config) if model_config is not None else None
-    return Case(run, Config(fields, run.launch, command), release, hardware or Hardware(), command, notes, model)
+    return Case(run, Config(fields, run.launch, command), release, hardware or Hardware(), command, (*notes, *unreleased), model)
+
+
+def _unreleased(version: str | None) -> tuple[str, ...]:
+    """A note where the stated version is a development build: its release is then read from the log.
+
+    Raises:
+        InputError: the version is neither a release nor a development build.
+    """
+    if version is None or flags.nearest_release(version) is not None:
+        return ()
+    if re.match(r"(?:main|master|dev|nightly|latest|git)\b|[0-9a-f]{7,40}$", version.strip(), re.IGNORECASE) is None:
+        raise InputError(f"--sglang-version {version!r} is not a release such as 0.5.8")
+    return (f"{version!r} is a development build; its release is taken from the log, as far as the log tells",)
 
 
 def _speaks_of_sglang(run: Run) -> bool:
