@@ -149,6 +149,8 @@ def root_text(failure: Failure) -> str:
 
 def stage_of(case: Case, failure: Failure) -> str:
     """Where an error struck: frontend, hicache, load, draft, pool, graph, prefill, decode, warmup, serving or unknown."""
+    if not failure.frames and _headed_by_frontend(case, failure):
+        return "frontend"
     by_frames = _by_frames(failure)
     if by_frames is not None:
         return by_frames
@@ -160,6 +162,11 @@ def stage_of(case: Case, failure: Failure) -> str:
     if failure.has_frame(*_DECODE_FRAMES):
         return "decode" if timeline != "warmup" else "warmup"
     return timeline
+
+
+def _headed_by_frontend(case: Case, failure: Failure) -> bool:
+    """Whether the line above an error without frames names the HTTP process."""
+    return any(item.process == "ASGI" for item in case.run.troubles if item.mark == failure.mark)
 
 
 def _by_frames(failure: Failure) -> str | None:
