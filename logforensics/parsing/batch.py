@@ -151,10 +151,9 @@ def read_many(lines: pl.DataFrame, kind: str) -> tuple[list[pl.DataFrame], list[
 
 
 class Shape(NamedTuple):
-    """A learned line: where the time stamp stands, what follows it, and the fields in their order."""
+    """A learned line: its bracket and time stamp, what follows them, and the fields in their order."""
 
-    stamp_at: int
-    stamp_len: int
+    stamp_len: int  # with the opening bracket
     stamp_format: str
     iteration: bool
     fields: tuple[Field, ...]
@@ -166,7 +165,7 @@ def _learn(line: str, kind: str) -> Shape | None:
     old_head = " batch. #" in line
     line = line.replace(" batch. #", " batch, #", 1)
     pieces = line.split(", ")
-    stamp = _STAMP.search(pieces[0])
+    stamp = _STAMP.match(pieces[0])
     if stamp is None or WORDS[kind] not in pieces[0]:
         return None
     closing = ""
@@ -192,10 +191,8 @@ def _learn(line: str, kind: str) -> Shape | None:
         fields.append(Field(place, piece[: len(piece) - len(value)], column, label, tail))
     if not table.essential <= seen:
         return None
-    date = "%Y-%m-%d %H:%M:%S" if stamp[1][4:5] == "-" else "%H:%M:%S"
-    return Shape(
-        stamp.start(1), len(stamp[1]), date + ("%.3f" if stamp[2] else ""), " batch [" in pieces[0], tuple(fields), closing, old_head
-    )
+    date = "[%Y-%m-%d %H:%M:%S" if stamp[1][4:5] == "-" else "[%H:%M:%S"
+    return Shape(len(stamp[1]) + 1, date + ("%.3f" if stamp[2] else ""), " batch [" in pieces[0], tuple(fields), closing, old_head)
 
 
 def _apply(lines: pl.DataFrame, shape: Shape, kind: str) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -229,8 +226,8 @@ def _columns_of(shape: Shape, dtypes: Mapping[str, str]) -> list[pl.Expr]:
     import polars as pl
 
     first = pl.col("field_0")
-    after = first.str.slice(shape.stamp_at + shape.stamp_len)
-    columns = [pl.col("n").cast(pl.UInt64).alias("line"), time_of(first.str.slice(shape.stamp_at, shape.stamp_len), shape.stamp_format)]
+    after = first.str.slice(shape.stamp_len)
+    columns = [pl.col("n").cast(pl.UInt64).alias("line"), time_of(first.str.slice(0, shape.stamp_len), shape.stamp_format)]
     if shape.iteration:
         halves = after.str.split_exact(" [", 1).struct
         columns += [
@@ -266,7 +263,7 @@ def time_of(stamp: pl.Expr | str, form: str) -> pl.Expr:
     import polars as pl
 
     text = pl.col(stamp) if isinstance(stamp, str) else stamp
-    if form.startswith("%H"):
+    if form.startswith("[%H"):
         text = pl.lit("1970-01-01 ") + text
         form = "%Y-%m-%d " + form
     return text.str.to_datetime(form, time_unit="us", strict=False).alias("time")

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics.parsing import batch, packs
 from logforensics.parsing.bulk import NOTICE_CHARS, read_bulk, read_notices
+from logforensics.reading import unwrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import polars as pl
+
+    from logforensics.reading import Wrapper
 
 _ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 MARKERS = ("Traceback (most recent call last):", "server_args=", "% Completed |", "Error", "Exception", "Interrupt")
@@ -48,7 +51,7 @@ class ChunkResult:
     unterminated: bool
 
 
-def read_chunk(data: bytes) -> ChunkResult:
+def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = ()) -> ChunkResult:
     """Split ``data`` into lines and sort them: batch lines and bulk lines into frames, access lines away, the rest in order."""
     import polars as pl
 
@@ -56,6 +59,8 @@ def read_chunk(data: bytes) -> ChunkResult:
     unterminated = not data.endswith(b"\n")
     body, tail = (lines[:-1], lines[-1:]) if unterminated else (lines, lines.clear())
     coloured = b"\x1b" in data
+    if wrappers:
+        body, tail = (unwrap(_cleaned(part) if coloured else part, wrappers) for part in (body, tail))
     frames, leftovers, others = _batches(body, coloured=coloured)
     others, access = _without_access(others)
     if coloured:

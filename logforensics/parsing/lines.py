@@ -22,6 +22,10 @@ _EXAMPLES = 20
 _LEVEL = re.compile(r"\b(CRITICAL|FATAL|ERROR|WARNING|WARN|INFO|DEBUG)\b|(\w*Warning):")
 _LOGGER = re.compile(r"(?:WARNING|ERROR|INFO|DEBUG):([\w.]+):|\b(\w+\.py:\d+)[\]:]")
 _QUOTES = re.compile(r"^(?:\[[^\]]{8,140}\] )?(?:Receive|Finish)(?: OpenAI)?: |^\s*\{\"|^(?:\[[^\]]{8,140}\] )?\{\"timestamp\"")
+# what loggers other than SGLang's put before a message: INFO 4242 [scheduler.py:12] …
+_OTHER_LOGGERS = re.compile(r"(?:(?:DEBUG|INFO|WARNING|ERROR)[: ]+|\[?[\w./]{1,80}:\d{1,6}\]?[: ]+|\d{1,8} |[\w.]{1,60} - |- )*")
+_INTRODUCES = re.compile(r"[\"'`|>=:(]\s*$")
+_TORN_AT_LABEL = re.compile(r"(?:#[\w -]+|usage|mem|size|tokens|elapsed|\(token/s\)|graph|accept \w+)[:=] ?$")
 _BATCH_REMAINS = ("#queue-req: ", "#running-req: ", "gen throughput (token/s): ", "#cached-token: ", "token usage: ")
 
 
@@ -62,6 +66,11 @@ _REQUESTS = ("Receive: ", "Receive OpenAI: ", "Finish: ")
 _SEVERITY = {"noise": 0, "unknown": 1, "parsed": 2, "damaged": 3}
 
 
+def _quoted(before: str) -> bool:
+    """Whether what follows ``before`` on its line is a quotation, such as a prompt that holds a log; a torn record may end at a label, too."""
+    return _INTRODUCES.search(before) is not None and _TORN_AT_LABEL.search(before) is None
+
+
 class LineReader:
     """Reads lines in order; rows collect in :attr:`rows` by frame until they are taken."""
 
@@ -88,7 +97,7 @@ class LineReader:
         self._next = number + 1
         if unterminated:
             self.tally.unfinished += 1
-        elif "\r" not in text and text.find("[20", 1) < 0:
+        elif "\r" not in text and "\n" not in text and text.find("[20", 1) < 0:
             self.tally.count(self._piece(number, text, known=known, cut=False), number, text)
             return
         outcome = "noise"
@@ -111,16 +120,13 @@ class LineReader:
     @staticmethod
     def _pieces(text: str, *, unterminated: bool) -> Iterable[tuple[str, bool]]:
         """The records of a physical line and whether each was cut off by what follows it instead of a newline."""
-        if "\r" in text:
-            segments = [segment for segment in text.split("\r") if segment]
-        else:
-            segments = [text]
+        segments = [segment for segment in re.split("[\r\n]", text) if segment]  # a JSON envelope may hold several lines
         out: list[tuple[str, bool]] = []
         for place, segment in enumerate(segments):
             closed = place + 1 < len(segments) or not unterminated
             starts = [0]
             if not _QUOTES.match(segment):
-                starts += [found.start() for found in EMBEDDED.finditer(segment, 1)]
+                starts += [found.start() for found in EMBEDDED.finditer(segment, 1) if not _quoted(segment[: found.start()])]
             ends = [*starts[1:], len(segment)]
             out += [(segment[begin:end], end != len(segment) or not closed) for begin, end in zip(starts, ends, strict=True)]
         return out or [("", False)]
@@ -169,7 +175,7 @@ class LineReader:
     def _batch(self, number: int, prefix: Prefix, message: str, *, cut: bool) -> str | None:
         head = batch.HEAD.search(message)
         before = message[: head.start()] if head else message.partition(" batch")[0]
-        if len(before) > 160 or any(quote in before for quote in "\"'{="):
+        if _OTHER_LOGGERS.fullmatch(before) is None:
             return None  # a prompt or another text that imitates a metric line
         if head is None:
             return "damaged" if message.startswith(("Decode batch", "Prefill batch")) and "#" in message else None

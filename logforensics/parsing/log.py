@@ -126,7 +126,7 @@ def _results(source: Source, chunk_bytes: int | None, threads: int) -> Iterator[
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[ChunkResult]] = deque()
         for chunk in chunks:
-            waiting.append(pool.submit(read_chunk, chunk.data))
+            waiting.append(pool.submit(read_chunk, chunk.data, source.wrappers))
             if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:

@@ -1,10 +1,13 @@
-"""Bytes to numbered lines: files, gzip and standard input, cut into chunks that end at a newline.
+"""Bytes to numbered lines: files, compressed files, archives, folders, globs and standard input, cut into chunks that end at a newline.
 
-The door of this room: :func:`open_sources` and :class:`Source`.
+The door of this room: :func:`open_sources` and :class:`Source`; :class:`Wrapper` and :func:`unwrap` for what other programs put in front of
+every line.
 """
 
 from __future__ import annotations
 
-from logforensics.reading.sources import STDIN_NAME, Chunk, Source, open_sources
+from logforensics.reading.opening import open_sources
+from logforensics.reading.sources import STDIN_NAME, Chunk, Source
+from logforensics.reading.wrappers import Wrapper, unwrap
 
-__all__ = ["STDIN_NAME", "Chunk", "Source", "open_sources"]
+__all__ = ["STDIN_NAME", "Chunk", "Source", "Wrapper", "open_sources", "unwrap"]

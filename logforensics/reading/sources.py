@@ -1,29 +1,32 @@
 """Log files as a sequence of chunks, each a whole number of lines.
 
-A chunk remembers the byte offset and the line number at which it starts, so that single lines can be quoted afterwards
-without reading the whole file again.
+A chunk remembers the byte offset and the line number at which it starts, so that single lines of a plain file can be quoted afterwards
+without reading it all again; of anything else the bytes are unpacked once more.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
 import sys
 import tempfile
-import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from logforensics.errors import InputError
+from logforensics.reading.cutting import cut_at_newlines, exact_reads
+from logforensics.reading.streams import PEEK, Layered, Recoded, encoding_of, packing_of, read_errors, unpacked
+from logforensics.reading.wrappers import Wrapper, detect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from logforensics.reading.cutting import Readable
 
 STDIN_NAME = "<stdin>"
 CHUNK_BYTES = 12 << 20
-_PEEK = 1 << 16
-_GZIP_MAGIC = b"\x1f\x8b"
-_UTF16_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,20 @@ class Chunk:
 
 @dataclass(slots=True)
 class Source:
-    """One log: its name as given, and where its bytes come from."""
+    """One log: its name as given, and where its bytes come from.
+
+    Attributes:
+        name: the path as it was given, ``archive:member``, or ``<stdin>``.
+        path: the plain file that is read in place; None where the bytes have to be unpacked or recoded.
+        wrappers: what other programs put in front of its lines.
+        cut: the compressed data ended too early; what could be unpacked was read.
+    """
 
     name: str
     path: Path | None
-    packed: bool = False
-    encoding: str | None = None
-    _spool: BinaryIO | None = field(default=None, repr=False)
+    wrappers: tuple[Wrapper, ...] = ()
+    cut: bool = False
+    _open: Callable[[], Readable] | None = field(default=None, repr=False)
     _starts: list[tuple[int, int]] = field(default_factory=list, repr=False)
 
     def chunks(self, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
@@ -53,232 +63,195 @@ class Source:
         """
         self._starts.clear()
         offset, line = 0, 1
-        try:
-            with self._open() as stream:
-                plain = self.path is not None and not self.packed and self.encoding is None
-                for data in _exact_reads(stream.fileno(), size) if plain else _cut_at_newlines(stream, size):
-                    self._starts.append((line, offset))
-                    yield Chunk(data, offset)
-                    offset += len(data)
-                    line += data.count(b"\n")
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{self.name}: cannot be read: {error}") from error
+        for data in self._unsplit(self._blocks(size)):
+            self._starts.append((line, offset))
+            yield Chunk(data, offset)
+            offset += len(data)
+            line += data.count(b"\n")
 
     def quote(self, lines: Iterable[int]) -> dict[int, str]:
         """The text of the given 1-based lines (without the newline), read once more from the source."""
         wanted = sorted(set(lines))
-        found: dict[int, str] = {}
         if not wanted or not self._starts:
-            return found
-        with self._open() as stream:
-            for begin, numbers in self._by_chunk(wanted):
-                first, offset = self._starts[begin]
-                stream.seek(offset)
-                for number, raw in enumerate(stream, first):
-                    if number == numbers[0]:
-                        found[number] = raw.decode("utf-8", "replace").rstrip("\n").rstrip("\r")
-                        numbers.pop(0)
-                        if not numbers:
-                            break
+            return {}
+        return self._quoted_in_place(wanted) if self.path is not None else self._quoted_from_the_start(wanted)
+
+    def _blocks(self, size: int) -> Iterator[bytes]:
+        try:
+            if self.path is not None:
+                with self.path.open("rb") as stream:
+                    yield from exact_reads(stream.fileno(), size)
+            elif self._open is not None:
+                with _closing(self._open()) as stream:
+                    yield from cut_at_newlines(_Salvaging(stream, self), size)
+        except read_errors() as error:
+            raise InputError(f"{self.name}: cannot be read: {error}") from error
+
+    def _unsplit(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Blocks of which none ends inside a line that a wrapper has split."""
+        splitting = [wrapper for wrapper in self.wrappers if wrapper.whole is not None]
+        carry = b""
+        for block in blocks:
+            data = carry + block if carry else block
+            keep = len(data)
+            while keep and splitting and any(wrapper.goes_on(_last_line(data, keep)) for wrapper in splitting):
+                keep = data.rfind(b"\n", 0, keep - 1) + 1
+            data, carry = data[:keep], data[keep:]
+            if data:
+                yield data
+        if carry:
+            yield carry
+
+    def _quoted_in_place(self, wanted: list[int]) -> dict[int, str]:
+        assert self.path is not None  # noqa: S101 - the caller has looked
+        firsts = [first for first, _ in self._starts]
+        found: dict[int, str] = {}
+        with self.path.open("rb") as stream:
+            at = 0
+            for number in wanted:
+                first, offset = self._starts[max(0, bisect_right(firsts, number) - 1)]
+                if at < first:
+                    stream.seek(offset)
+                    at = first
+                for raw in stream:
+                    at += 1
+                    if at > number:
+                        found[number] = _text(raw)
+                        break
         return found
 
-    def _by_chunk(self, wanted: Sequence[int]) -> list[tuple[int, list[int]]]:
-        firsts = [first for first, _ in self._starts]
-        groups: dict[int, list[int]] = {}
-        for number in wanted:
-            groups.setdefault(max(0, bisect_right(firsts, number) - 1), []).append(number)
-        return sorted(groups.items())
-
-    def _open(self) -> BinaryIO:
-        if self._spool is not None:
-            self._spool.seek(0)
-            return _Unclosed(self._spool)  # type: ignore[return-value]
-        if self.path is None:
-            return _decoded(sys.stdin.buffer, self.encoding)
-        raw: BinaryIO = self.path.open("rb")
-        stream = gzip.GzipFile(fileobj=raw) if self.packed else raw
-        return _decoded(stream, self.encoding)  # type: ignore[arg-type]
+    def _quoted_from_the_start(self, wanted: list[int]) -> dict[int, str]:
+        found: dict[int, str] = {}
+        first = 1
+        for block in self._blocks(CHUNK_BYTES):
+            count = block.count(b"\n")
+            here = [number for number in wanted if first <= number <= first + count]
+            if here:
+                lines = block.split(b"\n")
+                found |= {number: _text(lines[number - first]) for number in here if lines[number - first] or number < first + count}
+            first += count
+            if first > wanted[-1]:
+                break
+        return found
 
 
-class _Unclosed:
-    """A stream that survives ``with``: the spool of standard input is read more than once."""
+def _last_line(data: bytes, end: int) -> bytes:
+    return data[data.rfind(b"\n", 0, end - 1) + 1 : end]
 
-    def __init__(self, stream: BinaryIO) -> None:
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace").rstrip("\n").rstrip("\r")
+
+
+def _closing(stream: Any) -> Any:
+    return closing(stream) if hasattr(stream, "close") else _Kept(stream)
+
+
+class _Kept:
+    """A stream that needs no closing, for use in ``with``."""
+
+    def __init__(self, stream: Readable) -> None:
         self._stream = stream
 
-    def __enter__(self) -> BinaryIO:
+    def __enter__(self) -> Readable:
         return self._stream
 
     def __exit__(self, *_: object) -> None:
         return None
 
 
-def open_sources(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Source]:
-    """Check each path and say how to read it; ``-`` is standard input (kept in a temporary file, so that lines can be quoted).
+class _Salvaging:
+    """Ends where compressed data ends too early, instead of failing: a log copied while it was written is still a log."""
 
-    Raises:
-        InputError: a path does not exist, is a folder, is empty, or holds binary data.
-    """
-    if isinstance(paths, (str, os.PathLike)):
-        paths = [paths]
-    sources = [_open_source(os.fspath(path)) for path in paths]
-    if not sources:
-        raise InputError("no log was given: name a file, or - for standard input")
-    return sources
-
-
-def _open_source(given: str) -> Source:
-    if given == "-":
-        return _standard_input()
-    path = Path(given)
-    try:
-        if path.is_dir():
-            raise InputError(f"{given}: is a folder: name a log file in it")
-        with path.open("rb") as stream:
-            head = stream.read(_PEEK)
-    except OSError as error:
-        raise InputError(f"{given}: {error.strerror or error}") from error
-    packed = head.startswith(_GZIP_MAGIC)
-    if packed:
-        try:
-            with gzip.open(path) as stream:
-                head = stream.read(_PEEK)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{given}: broken gzip data: {error}") from error
-    source = Source(given, path, packed=packed)
-    source.encoding = _checked_encoding(given, head)
-    return source
-
-
-def _standard_input() -> Source:
-    spool = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the Source
-    while block := sys.stdin.buffer.read(1 << 20):
-        spool.write(block)
-    spool.seek(0)
-    head = spool.read(_PEEK)
-    if head.startswith(_GZIP_MAGIC):
-        spool.seek(0)
-        spool = _unpacked(spool)
-        head = spool.read(_PEEK)
-    encoding = _checked_encoding(STDIN_NAME, head)
-    if encoding:
-        spool.seek(0)
-        plain = tempfile.TemporaryFile()  # noqa: SIM115
-        plain.write(spool.read().decode(encoding, "replace").encode())
-        spool = plain
-    return Source(STDIN_NAME, None, _spool=spool)  # type: ignore[arg-type]
-
-
-def _unpacked(spool: BinaryIO) -> BinaryIO:  # type: ignore[misc]
-    plain = tempfile.TemporaryFile()  # noqa: SIM115
-    try:
-        with gzip.GzipFile(fileobj=spool) as stream:
-            while block := stream.read(1 << 20):
-                plain.write(block)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{STDIN_NAME}: broken gzip data: {error}") from error
-    plain.seek(0)
-    return plain  # type: ignore[return-value]
-
-
-def _checked_encoding(name: str, head: bytes) -> str | None:
-    """The encoding to translate from, None for UTF-8.
-
-    Raises:
-        InputError: nothing to read, or binary data.
-    """
-    if not head.strip():
-        raise InputError(f"{name}: is empty: there is no log to read")
-    if encoding := _UTF16_MARKS.get(head[:2]):
-        return encoding
-    nul = head.count(0)
-    if nul > len(head) // 3 and 0 not in head[::2][:64]:
-        return "utf-16-le"
-    control = sum(head.count(bytes([c])) for c in (*range(1, 7), *range(14, 27)))
-    if nul > max(64, len(head) // 10) or control > max(16, len(head) // 50):
-        raise InputError(f"{name}: holds binary data, not a text log")
-    return None
-
-
-class _Recoded:
-    """Bytes of another encoding as UTF-8; line numbers stay those of the decoded text."""
-
-    def __init__(self, stream: BinaryIO, encoding: str) -> None:
-        import codecs
-
+    def __init__(self, stream: Readable, source: Source) -> None:
         self._stream = stream
-        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-        self._kept = b""
+        self._source = source
 
-    def read(self, size: int = -1) -> bytes:
-        """At most ``size`` bytes of UTF-8."""
-        while (size < 0 or len(self._kept) < size) and (block := self._stream.read(1 << 20)):
-            self._kept += self._decoder.decode(block).lstrip("\ufeff").encode()
-        if size < 0:
-            size = len(self._kept)
-        out, self._kept = self._kept[:size], self._kept[size:]
-        return out
+    def read(self, size: int = -1, /) -> bytes:
+        """At most ``size`` bytes, none at the end."""
+        try:
+            return self._stream.read(size)
+        except EOFError:
+            self._source.cut = True
+            return b""
 
 
-def _decoded(stream: BinaryIO, encoding: str | None) -> BinaryIO:
-    if encoding is None:
-        return stream
-    import io
+class Pipe:
+    """A stream that can be read once; what was read is kept in a file without a name, so that lines can be quoted."""
 
-    return io.BytesIO(_Recoded(stream, encoding).read())
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+        self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the Source
+        self._ended = False
 
+    def open(self) -> Readable:
+        """The stream from its beginning."""
+        return _PipeReader(self)
 
-def _cut_at_newlines(stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """Blocks of about ``size`` bytes that end at a newline; a longer line makes a longer block."""
-    carry: list[bytes] = []
-    while block := _fill(stream, size):
-        cut = block.rfind(b"\n") + 1
-        if cut == 0:
-            carry.append(block)
-            continue
-        yield b"".join([*carry, block[:cut]]) if carry else block[:cut]
-        carry = [block[cut:]] if cut < len(block) else []
-    if carry:
-        yield b"".join(carry)
-
-
-def _exact_reads(descriptor: int, size: int) -> Iterator[bytes]:
-    """The same for a regular file, without copies: find the newline before each boundary, then read exactly up to it.
-
-    The size is taken once: of a growing file, what is there now is read.
-    """
-    end, begin = os.fstat(descriptor).st_size, 0
-    while begin < end:
-        stop = _after_last_newline(descriptor, begin, min(begin + size, end), end)
-        yield os.pread(descriptor, stop - begin, begin)
-        begin = stop
-
-
-def _after_last_newline(descriptor: int, begin: int, stop: int, end: int) -> int:
-    """Offset after the last newline in ``begin:stop``, or after the first one behind it where a line is longer."""
-    at = stop
-    while at > begin and stop < end:
-        window = min(_PEEK, at - begin)
-        found = os.pread(descriptor, window, at - window).rfind(b"\n")
-        if found >= 0:
-            return at - window + found + 1
-        at -= window
-    while stop < end:
-        block = os.pread(descriptor, 1 << 20, stop)
-        found = block.find(b"\n")
-        if found >= 0 or not block:
-            return stop + found + 1
-        stop += len(block)
-    return min(stop, end)
-
-
-def _fill(stream: BinaryIO, size: int) -> bytes:
-    """``size`` bytes unless the stream ends: pipes give short reads, and parsing tiny chunks costs ten times the CPU."""
-    block = stream.read(size)
-    if not block or len(block) == size:
+    def read_at(self, at: int, size: int) -> bytes:
+        """At most ``size`` bytes from offset ``at``, taken from the stream where it was not read so far."""
+        kept = os.pread(self._spool.fileno(), size, at)
+        if kept or self._ended:
+            return kept
+        block = self._stream.read(size)
+        self._ended = not block
+        self._spool.write(block)
+        self._spool.flush()
         return block
-    parts, have = [block], len(block)
-    while have < size and (block := stream.read(size - have)):
-        parts.append(block)
-        have += len(block)
-    return b"".join(parts)
+
+
+class _PipeReader:
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._at = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most ``size`` bytes, none at the end."""
+        block = self._pipe.read_at(self._at, size)
+        self._at += len(block)
+        return block
+
+
+def describe(name: str, path: Path | None, reopen: Callable[[], Readable]) -> Source:
+    """Look at the beginning of a log and say how to read it.
+
+    Args:
+        name: what to call it.
+        path: the plain file, where the bytes are one.
+        reopen: gives the raw bytes from their beginning, as often as wanted.
+
+    Raises:
+        InputError: there is nothing to read, it holds binary data, or its compression is broken.
+    """
+    try:
+        with _closing(reopen()) as stream:
+            head = stream.read(PEEK)
+        if packing := packing_of(head):
+            raw, path = reopen, None
+
+            def reopen() -> Readable:
+                return unpacked(raw(), packing)
+
+            with _closing(reopen()) as stream:
+                head = stream.read(PEEK)
+    except read_errors() as error:
+        raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    encoding = encoding_of(name, head)
+    if encoding is None:
+        return Source(name, path, detect(head), _open=reopen)
+    wrappers = detect(head.decode(encoding, "replace").lstrip("\ufeff").encode())
+
+    def recode() -> Readable:
+        raw = reopen()
+        return Layered(Recoded(raw, encoding), raw)
+
+    return Source(name, None, wrappers, _open=recode)
+
+
+def standard_input() -> Source:
+    """Standard input as a source; a file redirected to it is read in place.
+
+    Raises:
+        InputError: there is nothing to read, or it holds binary data.
+    """
+    return describe(STDIN_NAME, None, Pipe(sys.stdin.buffer).open)

@@ -1,0 +1,78 @@
+"""Streams and files as blocks that end at a newline."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WINDOW = 1 << 16
+
+
+class Readable(Protocol):
+    """The one method a byte stream needs here."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most ``size`` bytes, none at the end."""
+        ...
+
+
+def cut_at_newlines(stream: Readable, size: int) -> Iterator[bytes]:
+    """Blocks of about ``size`` bytes that end at a newline; a longer line makes a longer block."""
+    carry: list[bytes] = []
+    while block := _fill(stream, size):
+        cut = block.rfind(b"\n") + 1
+        if cut == 0:
+            carry.append(block)
+            continue
+        yield b"".join([*carry, block[:cut]]) if carry else block[:cut]
+        carry = [block[cut:]] if cut < len(block) else []
+    if carry:
+        yield b"".join(carry)
+
+
+def exact_reads(descriptor: int, size: int) -> Iterator[bytes]:
+    """The same for a regular file, without copies: find the newline before each boundary, then read exactly up to it.
+
+    The size is taken once: of a growing file, what is there now is read.
+    """
+    end, begin = os.fstat(descriptor).st_size, 0
+    while begin < end:
+        stop = _after_last_newline(descriptor, begin, min(begin + size, end), end)
+        block = os.pread(descriptor, stop - begin, begin)
+        if not block:
+            return  # the file was cut short while it was read
+        yield block
+        begin = stop
+
+
+def _after_last_newline(descriptor: int, begin: int, stop: int, end: int) -> int:
+    """Offset after the last newline in ``begin:stop``, or after the first one behind it where a line is longer."""
+    at = stop
+    while at > begin and stop < end:
+        window = min(_WINDOW, at - begin)
+        found = os.pread(descriptor, window, at - window).rfind(b"\n")
+        if found >= 0:
+            return at - window + found + 1
+        at -= window
+    while stop < end:
+        block = os.pread(descriptor, 1 << 20, stop)
+        found = block.find(b"\n")
+        if found >= 0 or not block:
+            return stop + found + 1
+        stop += len(block)
+    return min(stop, end)
+
+
+def _fill(stream: Readable, size: int) -> bytes:
+    """``size`` bytes unless the stream ends: pipes give short reads, and parsing tiny chunks costs ten times the CPU."""
+    block = stream.read(size)
+    if not block or len(block) == size:
+        return block
+    parts, have = [block], len(block)
+    while have < size and (block := stream.read(size - have)):
+        parts.append(block)
+        have += len(block)
+    return b"".join(parts)

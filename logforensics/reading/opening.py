@@ -1,0 +1,162 @@
+"""Paths as they are given to sources: files, folders, globs, archives and standard input."""
+
+from __future__ import annotations
+
+import glob
+import io
+import os
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logforensics.errors import InputError
+from logforensics.reading.sources import Source, describe, standard_input
+from logforensics.reading.streams import packing_of, read_errors, unpacked
+
+if TYPE_CHECKING:
+    import tarfile
+    from collections.abc import Iterable, Iterator
+
+    from logforensics.reading.cutting import Readable
+
+# in a folder or an archive: server.log, server.log.1, server.log.2.gz, stdout, rank0.err, slurm-17.out
+_LOG_NAME = re.compile(
+    r"(?i)(?:^|.*[/\\])(?!\.)[^/\\]*?(?:\.(?:log|txt|out|err)|(?:^|[/\\])(?:stdout|stderr|log))(?:[.-]\d+)*(?:\.(?:gz|zst|xz|bz2))?$"
+)
+_TAR_NAME = re.compile(r"(?i)\.(?:tar|tgz|tbz2|txz)(?:\.\w+)?$")
+
+
+def open_sources(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Source]:
+    """Check each path and say how to read it; ``-`` is standard input.
+
+    A folder stands for the logs in it, a glob for the files it matches, a tar or zip file for the logs among its members.
+
+    Raises:
+        InputError: a path does not exist, holds no log, is empty, or holds binary data.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    sources = [source for path in paths for source in _opened(os.fspath(path))]
+    if not sources:
+        raise InputError("no log was given: name a file, or - for standard input")
+    return sources
+
+
+def _opened(given: str) -> Iterator[Source]:
+    if given == "-":
+        yield standard_input()
+        return
+    path = Path(given)
+    if path.is_dir():
+        yield from _of_folder(given, path)
+    elif not path.exists() and any(sign in given for sign in "*?["):
+        yield from _of_glob(given)
+    else:
+        yield from _of_file(given, path)
+
+
+def _of_folder(given: str, folder: Path) -> Iterator[Source]:
+    names = sorted(path for path in folder.iterdir() if path.is_file() and (_LOG_NAME.match(path.name) or _TAR_NAME.search(path.name)))
+    yield from _readable(given, [str(path) for path in names], "is a folder without a log in it: name the file")
+
+
+def _of_glob(given: str) -> Iterator[Source]:
+    names = sorted(name for name in glob.glob(given, recursive=True) if Path(name).is_file())  # noqa: PTH207 - the pattern may be absolute
+    yield from _readable(given, names, "matches no log")
+
+
+def _readable(given: str, names: list[str], complaint: str) -> Iterator[Source]:
+    """The sources among ``names``; an empty or binary file is passed over as long as there is another."""
+    found, last = False, None
+    for name in names:
+        try:
+            sources = list(_of_file(name, Path(name)))
+        except InputError as error:
+            last = error
+            continue
+        found = True
+        yield from sources
+    if not found:
+        raise last or InputError(f"{given}: {complaint}")
+
+
+def _of_file(given: str, path: Path) -> Iterator[Source]:
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(512)
+    except OSError as error:
+        raise InputError(f"{given}: {error.strerror or error}") from error
+    if head.startswith(b"PK\x03\x04"):
+        yield from _of_archive(given, _zip_members(path))
+    elif _is_tar(head) or (packing_of(head) and _TAR_NAME.search(path.name)):
+        yield from _of_archive(given, _tar_members(path))
+    else:
+        yield describe(given, path, lambda: path.open("rb"))
+
+
+def _is_tar(head: bytes) -> bool:
+    return head[257:262] == b"ustar"
+
+
+def _of_archive(given: str, members: Iterator[tuple[str, Any]]) -> Iterator[Source]:
+    found = False
+    try:
+        for name, reopen in members:
+            if not _LOG_NAME.match(name):
+                continue
+            try:
+                source = describe(f"{given}:{name}", None, reopen)
+            except InputError:
+                continue  # an empty or binary member: the archive may hold others
+            found = True
+            yield source
+    except read_errors() as error:
+        raise InputError(f"{given}: cannot be read: {error}") from error
+    if not found:
+        raise InputError(f"{given}: holds no log (*.log, *.txt, *.out, *.err)")
+
+
+def _zip_members(path: Path) -> Iterator[tuple[str, Any]]:
+    import zipfile
+
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{path}: is a broken zip file: {error}") from error
+    for info in archive.infolist():
+        if not info.is_dir():
+            yield info.filename, partial(archive.open, info.filename)
+
+
+def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
+    """Members of a tar file, packed or not; nothing is written to disk."""
+    import tarfile
+
+    try:
+        with _tar(path) as archive:
+            names = [member.name for member in archive if member.isfile()]
+    except tarfile.TarError as error:
+        raise InputError(f"{path}: is a broken tar file: {error}") from error
+    for name in names:
+        yield name, partial(_tar_member, path, name)
+
+
+def _tar(path: Path) -> tarfile.TarFile:
+    """The archive as a stream that is read from front to back."""
+    import tarfile
+
+    stream: Any = path.open("rb")
+    packing = packing_of(stream.read(16))
+    stream.seek(0)
+    return tarfile.open(fileobj=unpacked(stream, packing) if packing else stream, mode="r|")
+
+
+def _tar_member(path: Path, name: str) -> Readable:
+    archive = _tar(path)
+    for member in archive:
+        if member.name == name:
+            found = archive.extractfile(member)
+            if found is not None:
+                return found
+    return io.BytesIO()
