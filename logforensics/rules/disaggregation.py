@@ -30,7 +30,8 @@ _TRANSFER = Sign(
     re.compile(
         r"(?:Prefill|Decode) transfer failed|KVTransferError|[Ff]ailed to send kv chunk|Session \S+ failed|it might be dead|KVPoll\.(?:WaitingForInput|Transferring)"
         r"|NIXL_ERR|nixl.{0,60}(?:error|fail)|[Tt]ransfer(?:ring)? (?:KV|kv).{0,60}(?:fail|timed? ?out)|send_?(?:kv|aux).{0,40}fail"
-    )
+    ),
+    unless=re.compile(r"KVPoll\.Bootstrapping|(?:bootstrap|handshake) failed for request|prefill (?:parallel )?info"),
 )
 _NETWORK = Sign(
     re.compile(

@@ -68,7 +68,7 @@ def watchdog_timeout(case: Case) -> Verdict | None:
         Severity.WARNING if soft else Severity.CRITICAL,
         Confidence.CERTAIN if kind else Confidence.PROBABLE,
         "serving" if serving else "warmup" if "capacity" in case.run.stages else where(case, _as_trouble(case, first)),
-        f"{said(ranks) if ranks else 'a scheduler'} made no progress for {steps[-1].value if len(steps) > 1 else first.timeout_s or 0:.0f} s: it hangs",
+        f"{said(ranks) if ranks else _name(first)} made no progress for {steps[-1].value if len(steps) > 1 else first.timeout_s or 0:.0f} s: it hangs",
         f"{_STACK_WORDS[kind] if kind else 'Why it hangs cannot be decided from this log: it has no stack of the stuck thread.'} {_symmetry(case, ranks)}".strip(),
         cite(
             [
@@ -82,6 +82,10 @@ def watchdog_timeout(case: Case) -> Verdict | None:
         _for_stall(case, kind),
         missing=missing,
     )
+
+
+def _name(event: WatchdogEvent) -> str:
+    return "the scheduler" if event.name == "Scheduler" else f"the {event.name} process"
 
 
 def _stopped_before(case: Case, mark: Mark) -> bool:
@@ -309,7 +313,7 @@ def kv_leak(case: Case) -> Verdict | None:
     raised = first.origin == "exception"
     words = "the pool's accounting does not add up"
     if difference is not None:
-        words = f"the pool {'lost' if difference > 0 else 'got back'} {abs(difference)} tokens {'(a leak)' if difference > 0 else 'too many (freed twice)'}"
+        words = f"the pool {'lost' if difference > 0 else 'got back'} {abs(difference)} {steps[0].unit} {'(a leak)' if difference > 0 else 'too many (freed twice)'}"
     retractions = case.run.serving.retraction_events
     fix = [
         upgrade("sglang", None, "an accounting defect; more memory does not help"),
@@ -363,7 +367,10 @@ def _imbalance(case: Case, trouble: Trouble) -> tuple[int | None, list[Arithmeti
     parts = ["available", *([] if contained else ["evictable"]), "protected", "session_held"]
     values = [terms[name] for name in parts if name in terms]
     difference = pool - sum(values)
-    steps = [step("missing from the pool", f"{pool} - ({' + '.join(map(str, values))})", difference, "tokens")]
+    unit = "request slots" if "req_to_token" in line else "tokens"
+    steps = [step("missing from the pool", f"{pool} - ({' + '.join(map(str, values))})", difference, unit)]
+    if unit != "tokens":
+        return difference, steps
     page = int(case.config.number("page_size") or 0)
     pages = [size for size in ([page] if page > 1 else [128, 64, 32, 16]) if difference and difference % size == 0]
     if pages:

@@ -57,7 +57,8 @@ def stopped_at(case: Case) -> tuple[str, int] | None:
 
 def is_noise(trouble: Trouble) -> bool:
     """What a dying server prints whatever the cause."""
-    return _NOISE.search(trouble.texts[-1]) is not None or (_AFTERMATH.search(trouble.text) is not None and len(trouble.texts) == 1)
+    said_last = trouble.texts[-1].split("\n", 1)[0]
+    return _NOISE.search(said_last) is not None or (_AFTERMATH.search(trouble.text) is not None and len(trouble.texts) == 1)
 
 
 def active(case: Case) -> list[Trouble]:
