@@ -53,6 +53,7 @@ _ADDRESS = Sign(
         r"|(?:too many|not enough) values to unpack",
     ),
 )
+_REFUSED = re.compile(r"errno: (?:111|113|101)|[Cc]onnection refused|No route to host|Network is unreachable")
 _INIT_FRAMES = (
     "init_torch_distributed",
     "init_distributed_environment",
@@ -264,7 +265,7 @@ def nccl_timeout(case: Case) -> Verdict | None:
         Severity.CRITICAL,
         Confidence.PROBABLE,
         "load" if loading else where(case, waited[0]),
-        f"{said(reporters)} waited {f'{seconds:.0f} s' if seconds else 'too long'} for a rank that did not come",
+        f"{said(reporters)} waited {f'{seconds:.0f} s' if seconds else 'too long'} for {_named(absent)} that did not come",
         _wait_story(reporters, absent, loading=loading, lost=bool(lost)),
         cite([*cited(waited, "ran for"), bar.mark.evidence("Completed") if bar and loading else None, *cited(lost, limit=2)]),
         steps,
@@ -277,6 +278,11 @@ _TIMEOUT_WHY = {
     True: "must exceed the difference between the slowest and the fastest rank; the default is 600 s for NCCL",
     False: "Alternative: only if a step of this length is legitimate (a first compilation)",
 }
+
+
+def _named(absent: Sequence[int]) -> str:
+    """``TP3, a rank`` where few ranks are missing, else ``a rank``."""
+    return f"{said([Rank(tp=number) for number in absent])}, the rank{'s' if len(absent) > 1 else ''}" if 0 < len(absent) < 5 else "a rank"
 
 
 def _roots_before(case: Case, waited: Trouble) -> bool:
@@ -345,6 +351,8 @@ def dist_init_timeout(case: Case) -> Verdict | None:
         for item in struck
         if _starting(case, item) or item.has_frame(*_INIT_FRAMES) or "/default_pg" in item.text or "[Gloo]" in item.text
     ]
+    if any(_REFUSED.search(item.text) for item in active(case)):
+        struck = [item for item in struck if "socket has timed out" not in item.text]  # no one listens there: dist_init_address
     if not struck:
         return _silent_start(case)
     mesh = next((found for item in struck if (found := _MESH.search(item.text))), None)
