@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import glob
-import io
 import os
 import re
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logforensics.errors import InputError
 from logforensics.reading.sources import Source, describe, standard_input
-from logforensics.reading.streams import packing_of, read_errors, unpacked
+from logforensics.reading.streams import Layered, packing_of, read_errors, unpacked
 
 if TYPE_CHECKING:
-    import tarfile
     from collections.abc import Iterable, Iterator
 
     from logforensics.reading.cutting import Readable
@@ -134,29 +133,34 @@ def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
     import tarfile
 
     try:
-        with _tar(path) as archive:
-            names = [member.name for member in archive if member.isfile()]
+        with closing(_TarFile(path)) as opened:
+            names = [member.name for member in opened.archive if member.isfile()]
     except tarfile.TarError as error:
         raise InputError(f"{path}: is a broken tar file: {error}") from error
     for name in names:
         yield name, partial(_tar_member, path, name)
 
 
-def _tar(path: Path) -> tarfile.TarFile:
-    """The archive as a stream that is read from front to back."""
-    import tarfile
+class _TarFile:
+    """A tar file as a stream that is read from front to back, with the streams beneath it."""
 
-    stream: Any = path.open("rb")
-    packing = packing_of(stream.read(16))
-    stream.seek(0)
-    return tarfile.open(fileobj=unpacked(stream, packing) if packing else stream, mode="r|")
+    def __init__(self, path: Path) -> None:
+        import tarfile
+
+        raw = path.open("rb")
+        packing = packing_of(raw.read(16))
+        raw.seek(0)
+        self._stream: Any = unpacked(raw, packing) if packing else raw
+        self.archive: tarfile.TarFile = tarfile.open(fileobj=self._stream, mode="r|")
+
+    def close(self) -> None:
+        """Close the archive and what it was read from."""
+        self.archive.close()
+        self._stream.close()
 
 
 def _tar_member(path: Path, name: str) -> Readable:
-    archive = _tar(path)
-    for member in archive:
-        if member.name == name:
-            found = archive.extractfile(member)
-            if found is not None:
-                return found
-    return io.BytesIO()
+    opened = _TarFile(path)
+    found = next(opened.archive.extractfile(member) for member in opened.archive if member.name == name)
+    assert found is not None  # noqa: S101 - only names of regular files are asked for
+    return Layered(found, opened)

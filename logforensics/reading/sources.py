@@ -7,6 +7,7 @@ without reading it all again; of anything else the bytes are unpacked once more.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import tempfile
 from bisect import bisect_right
@@ -254,4 +255,8 @@ def standard_input() -> Source:
     Raises:
         InputError: there is nothing to read, or it holds binary data.
     """
-    return describe(STDIN_NAME, None, Pipe(sys.stdin.buffer).open)
+    stream = sys.stdin.buffer
+    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) and stream.tell() == 0:
+        path = Path(f"/dev/fd/{stream.fileno()}")
+        return describe(STDIN_NAME, path, lambda: path.open("rb"))
+    return describe(STDIN_NAME, None, Pipe(stream).open)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"\xfd7zXZ\x00": "xz", b"BZh": "bz2"}
 PEEK = 1 << 18
+_STEP = 1 << 17
 _UTF16_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 
 
@@ -42,8 +43,8 @@ class Layered:
         self._beneath = beneath
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most ``size`` bytes, none at the end."""
-        return self._reader.read(size)
+        """At most ``size`` bytes, none at the end; in small steps, since a step that finds the data cut short gives nothing."""
+        return self._reader.read(min(size, _STEP))
 
     def close(self) -> None:
         """Close every stream beneath that can be closed."""
@@ -100,13 +101,15 @@ _OPENERS: dict[str, Callable[[Any], Readable]] = {"gz": _gz, "zst": _zst, "xz": 
 
 
 def encoding_of(name: str, head: bytes) -> str | None:
-    """The encoding to translate from, None for UTF-8.
+    """The encoding to translate from, None for UTF-8 without a mark at its beginning.
 
     Raises:
         InputError: nothing to read, or binary data.
     """
     if not head.strip():
         raise InputError(f"{name}: is empty: there is no log to read")
+    if head.startswith(codecs.BOM_UTF8):
+        return "utf-8"
     if encoding := _UTF16_MARKS.get(head[:2]):
         return encoding
     nul = head.count(0)
