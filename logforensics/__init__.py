@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from logforensics._version import __version__
+    from logforensics.comparison import Comparison, compare
     from logforensics.diagnosis import Diagnosis
     from logforensics.engine import diagnose
     from logforensics.errors import LogforensicsError
@@ -16,15 +17,28 @@ if TYPE_CHECKING:
     from logforensics.hardware import Hardware
     from logforensics.parsing import ParsedLog, parse
 
-__all__ = ["Diagnosis", "Finding", "Hardware", "LogforensicsError", "ParsedLog", "__version__", "diagnose", "parse"]
+__all__ = [
+    "Comparison",
+    "Diagnosis",
+    "Finding",
+    "Hardware",
+    "LogforensicsError",
+    "ParsedLog",
+    "__version__",
+    "compare",
+    "diagnose",
+    "parse",
+]
 
 _HOMES = {
+    "Comparison": "logforensics.comparison",
     "Diagnosis": "logforensics.diagnosis",
     "Finding": "logforensics.findings",
     "Hardware": "logforensics.hardware",
     "LogforensicsError": "logforensics.errors",
     "ParsedLog": "logforensics.parsing",
     "__version__": "logforensics._version",
+    "compare": "logforensics.comparison",
     "diagnose": "logforensics.engine",
     "parse": "logforensics.parsing",
 }
