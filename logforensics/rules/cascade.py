@@ -58,7 +58,12 @@ def _explained(fallback: Finding, findings: Sequence[Finding], case: Case) -> bo
     names = {item.identity for item in own}
     same = [item for item in case.run.troubles if item.identity in names]
     others = [finding for finding in findings if finding.root_cause not in _FALLBACKS and finding.severity is not Severity.INFO]
-    return any(_cites(finding, item) for finding in others for item in same)
+    return any(_cites(finding, item) or (finding.severity in _GRAVE and _touches(finding, item)) for finding in others for item in same)
+
+
+def _touches(finding: Finding, trouble: Trouble) -> bool:
+    """Whether a finding cites any line of a traceback: the cause inside a chain stands above the text that was raised last."""
+    return any(item.source == trouble.mark.source and trouble.mark.line <= item.line <= trouble.end for item in finding.evidence)
 
 
 def _cites(finding: Finding, trouble: Trouble) -> bool:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from logforensics.findings import Evidence
 from logforensics.rules.case import Case
-from logforensics.run.model import Rank
+from logforensics.run.model import Mark, Rank
 from logforensics.run.troubles import Trouble
 
+SCHEDULER = ("Scheduler", "TpModelWorkerClient", "TpModelWorker", "DataParallelController")
 # What a dying server prints whatever the cause: never a cause by itself.
 _NOISE = re.compile(
     r"^(?:SystemExit|KeyboardInterrupt|asyncio\.CancelledError|CancelledError|psutil\.|ProcessLookupError|BrokenPipeError|EOFError|GeneratorExit)"
@@ -46,13 +47,21 @@ class Sign:
         return (by_text or self.text is None) and (by_frames or not self.frames)
 
 
-def stopped_at(case: Case) -> tuple[str, int] | None:
-    """Source and line where an operator's stop began, or None."""
+def stopped_at(case: Case) -> Mark | None:
+    """Where an operator's stop began, or None."""
     for event in case.run.shutdowns:
         if event.event == "sigterm":
-            return event.mark.source, event.mark.line
-    interrupt = next((failure for failure in case.failures if failure.kind == "KeyboardInterrupt"), None)
-    return (interrupt.mark.source, interrupt.mark.line) if interrupt else None
+            return event.mark
+    return next((failure.mark for failure in case.failures if failure.kind == "KeyboardInterrupt"), None)
+
+
+def after(mark: Mark, stop: Mark | None) -> bool:
+    """Whether a line was written after a stop began: by its stamp (an export may begin with the newest line), else by its place."""
+    if stop is None or mark.source != stop.source:
+        return False
+    if mark.time is not None and stop.time is not None and mark.time != stop.time:
+        return mark.time > stop.time
+    return mark.line > stop.line
 
 
 def is_noise(trouble: Trouble) -> bool:
@@ -64,9 +73,7 @@ def is_noise(trouble: Trouble) -> bool:
 def active(case: Case) -> list[Trouble]:
     """Troubles that may be a cause: no shutdown noise, nothing after an operator's stop, in the order they happened."""
     stop = stopped_at(case)
-    return [
-        item for item in case.run.troubles if not is_noise(item) and not (stop and item.mark.source == stop[0] and item.mark.line > stop[1])
-    ]
+    return [item for item in case.run.troubles if not is_noise(item) and not after(item.mark._replace(time=item.when), stop)]
 
 
 def matching(case: Case, *signs: Sign) -> list[Trouble]:
@@ -118,3 +125,12 @@ def _serving_frames(trouble: Trouble) -> bool:
     return trouble.has_frame(
         "event_loop", "process_batch_result", "recv_requests", "forward_thread_func", "run_batch", "handle_generate_request"
     )
+
+
+def last_batch(case: Case, before: Mark) -> Mark | None:
+    """The last batch line before a watchdog fired."""
+    marks = [window.last for window in case.run.serving.windows]
+    if case.run.serving.prefill:
+        marks.append(case.run.serving.prefill.last)
+    earlier = [mark for mark in marks if mark.source == before.source and mark.line < before.line]
+    return max(earlier, key=lambda mark: mark.line, default=None)

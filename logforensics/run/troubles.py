@@ -6,7 +6,6 @@ that were pasted without their opening line, or that stand inside a wrapper's st
 
 from __future__ import annotations
 
-
 import itertools
 import re
 from bisect import bisect_right
@@ -94,8 +93,8 @@ def troubles_of(run: Run) -> tuple[Trouble, ...]:
 
     Within one file the order of the lines counts (reversed in a newest-first export); files of several nodes are merged by their stamps.
     """
-    found = [*_exceptions(run), *_notices(run), *map(_of_watchdog, run.watchdogs), *_deaths(run.shutdowns)]
     direction = _directions(run)
+    found = [*_exceptions(run, direction), *_notices(run, direction), *map(_of_watchdog, run.watchdogs), *_deaths(run.shutdowns)]
     times = _clocks(run)
     dated = [replace(item, when=item.mark.time or _last_time(times.get(item.mark.source, ()), item.mark.line)) for item in found]
     one_file = len({item.mark.source for item in dated}) <= 1
@@ -143,10 +142,11 @@ def _directions(run: Run) -> dict[str, int]:
 # ---------------------------------------------------------------------------------------------------------------- kinds of troubles
 
 
-def _exceptions(run: Run) -> Iterator[Trouble]:
+def _exceptions(run: Run, direction: Mapping[str, int]) -> Iterator[Trouble]:
     by_line = {(notice.mark.source, notice.mark.line): notice for notice in run.notices}
     for failure in run.failures:
-        frames = failure.frames or _frames_around(by_line, failure.mark, below=failure.kind in _NATIVE)
+        upwards = direction.get(failure.mark.source, 1) < 0
+        frames = failure.frames or _frames_around(by_line, failure.mark, below=upwards != (failure.kind in _NATIVE))
         yield Trouble(
             "exception",
             failure.kind,
@@ -155,14 +155,14 @@ def _exceptions(run: Run) -> Iterator[Trouble]:
             failure.message_line,
             failure.line_end,
             _rank_of(failure.rank, failure.message),
-            failure.process or _process_of(failure, frames, by_line),
+            failure.process or _process_of(failure, frames, by_line, -1 if upwards else 1),
             frames,
         )
 
 
-def _process_of(failure: Failure, frames: Frames, by_line: Mapping[tuple[str, int], Notice]) -> str | None:
+def _process_of(failure: Failure, frames: Frames, by_line: Mapping[tuple[str, int], Notice], direction: int) -> str | None:
     """Which process raised, where the heading stands on a line of its own or the frames name it."""
-    for above in (1, 2):
+    for above in (direction, 2 * direction):
         notice = by_line.get((failure.mark.source, failure.mark.line - above))
         if notice is not None and (found := _HEADING.search(notice.text)):
             return found[1] or "ASGI"
@@ -194,7 +194,7 @@ def _frames_around(by_line: Mapping[tuple[str, int], Notice], mark: Mark, *, bel
     return tuple(reversed(found))  # outermost first: above, the search goes inwards out; below, Python prints the innermost first
 
 
-def _notices(run: Run) -> Iterator[Trouble]:
+def _notices(run: Run, direction: Mapping[str, int]) -> Iterator[Trouble]:
     by_line = {(notice.mark.source, notice.mark.line): notice for notice in run.notices}
     for notice in run.notices:
         if _SUSPECT.search(notice.text) is None or _FRAME.match(notice.text):
@@ -202,7 +202,7 @@ def _notices(run: Run) -> Iterator[Trouble]:
         text = _STAMPS.sub("", notice.text)
         raised = _RAISED.match(text)
         if raised is not None:
-            frames = _frames_around(by_line, notice.mark, below=False)
+            frames = _frames_around(by_line, notice.mark, below=direction.get(notice.mark.source, 1) < 0)
             texts = (f"{raised[1]}: {raised[2] or ''}",)
             process = _process_of_frames(frames)
             yield Trouble("exception", raised[1], texts, notice.mark, notice.mark.line, notice.mark.line, notice.rank, process, frames)
