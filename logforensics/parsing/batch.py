@@ -27,6 +27,10 @@ HEAD = re.compile(r"(?P<kind>Prefill|Decode) batch(?:\((?P<mixed>mixed #running-
 _STAMP = re.compile(r"\[((?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(\.\d{3})?)(?=[ \]])")
 _TAIL = re.compile(r"(?: [A-Z_]{2,8}\d+)*\] (?:Decode|Prefill) batch(?: \[)?")
 _LABEL = re.compile(r"#?[A-Za-z][\w .+/()-]{0,60}")
+_WHOLE_VALUE = re.compile(r": (?:True|False|-?\d+\.\d\d%?)$")
+_EXTRA_VALUE = r"[^ ,\[\]](?:[^,\[\]]{0,38}[^ ,\[\]])?"  # what an unknown label may have: a number, a word or a few
+_UNKNOWN_VALUE = re.compile(_EXTRA_VALUE + r"(?: \[[-\d., ]+\])?")
+_OUTSIDE_BRACKETS = re.compile(r", (?![^\[]*\])")
 _MAX_SHAPES = 24
 _BOOLEANS = {"True": True, "False": False}
 
@@ -63,7 +67,8 @@ def labels(kind: str) -> Labels:
 def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
     """Kind and columns of one message that begins with a batch head, or None if it is no complete batch record.
 
-    ``cut`` says that another record follows on the same line: then the last value counts only if ", " closes it.
+    ``cut`` says that another record follows on the same line: then the last value counts only if ", " closes it, or if it is a word or
+    has its two decimals.
     """
     head = HEAD.match(message)
     if head is None:
@@ -74,7 +79,7 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
     extra: dict[str, str] = {}
     body = message[head.end() :]
     closed = body.endswith((", ", ","))
-    pieces = body.rstrip(", ").split(", ")
+    pieces = _OUTSIDE_BRACKETS.split(body.rstrip(", "))
     if head["mixed"]:
         pieces.insert(0, head["mixed"])
     for label, text in _labelled(pieces):
@@ -82,13 +87,15 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
             return None
         column = table.columns.get(label)
         if column is None:
+            if _UNKNOWN_VALUE.fullmatch(text) is None:
+                return None
             extra[label] = text
             continue
         value = _value(text, table.dtypes[column])
         if value is None:
             return None
         row.setdefault(column, value)
-    if not table.essential <= row.keys() or (cut and not closed):
+    if not table.essential <= row.keys() or (cut and not closed and _WHOLE_VALUE.search(pieces[-1]) is None):
         return None
     if head["iteration"]:
         row["iteration"] = int(head["iteration"])
@@ -187,6 +194,8 @@ def _learn(line: str, kind: str) -> Shape | None:
         if column is not None:
             seen.add(column)
         bare = value[: -len(closing)] if closing == "," and place == len(pieces) - 1 else value
+        if column is None and _UNKNOWN_VALUE.fullmatch(bare) is None:
+            return None
         tail = "%" if bare.endswith("%") else ""
         fields.append(Field(place, piece[: len(piece) - len(value)], column, label, tail))
     if not table.essential <= seen:
@@ -237,10 +246,13 @@ def _columns_of(shape: Shape, dtypes: Mapping[str, str]) -> list[pl.Expr]:
     else:
         columns.append(after.cast(pl.Categorical).alias("tags"))
     columns += [_value_of(field, dtypes) for field in shape.fields if field.column]
+    closed = pl.col("closed")
     if extra := [field for field in shape.fields if field.column is None]:
-        values = [pl.col(f"field_{field.place}").str.strip_prefix(field.lead).alias(field.label) for field in extra]
-        columns.append(pl.struct(values).struct.json_encode().alias("extra"))
-    return [*columns, pl.col("closed")]
+        texts = [(pl.col(f"field_{field.place}"), field) for field in extra]
+        closed &= pl.all_horizontal(text.str.contains(f"^{re.escape(field.lead)}{_EXTRA_VALUE}$") for text, field in texts)
+        values = pl.struct(text.str.strip_prefix(field.lead).alias(field.label) for text, field in texts)
+        columns.append(values.struct.json_encode().alias("extra"))
+    return [*columns, closed]
 
 
 def _value_of(field: Field, dtypes: Mapping[str, str]) -> pl.Expr:

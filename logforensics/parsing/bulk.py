@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from logforensics.parsing import packs
 from logforensics.parsing.batch import time_of
+from logforensics.parsing.tally import NOTICE_CHARS
 from logforensics.schema import FRAMES
 
 if TYPE_CHECKING:
     import polars as pl
 
-NOTICE_CHARS = 400
 # kept without ambiguity, so that the engine needs one pass (5x); the stamp is checked when it becomes a time
 _PREFIX = r"^(?:\[(?P<stamp>[0-9: -]{19}(?:\.[0-9]{3})?)(?P<tags>(?: [A-Z_]+[0-9]+)*)\] )?"
 
@@ -94,7 +94,8 @@ def _values(records: pl.DataFrame, pattern: packs.Pattern) -> pl.DataFrame:
     """Rows of the lines of which every record fits ``pattern``."""
     import polars as pl
 
-    expression = f"{_PREFIX}(?P<message>{pattern.bulk})" + ("" if pattern.bulk_open else "$")
+    prefix = _PREFIX if pattern.bare or pattern.frame == "requests" else _PREFIX.removesuffix("?")
+    expression = f"{prefix}(?P<message>{pattern.bulk})" + ("" if pattern.bulk_open else "$")
     values = records.select_seq("n", "line", pl.col("line").str.extract_groups(expression).alias("values")).unnest("values")
     unread = values["message"].is_null()
     if unread.any():

@@ -11,7 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics.parsing import batch, packs
-from logforensics.parsing.bulk import NOTICE_CHARS, read_bulk, read_notices
+from logforensics.parsing.bulk import read_bulk, read_notices
+from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS
 from logforensics.reading import unwrap
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 MARKERS = ("Traceback (most recent call last):", "server_args=", "% Completed |", "Error", "Exception", "Interrupt")
 _IN_BATCH_LINES = "#queue-req: "  # in every release, and in few other lines
-EXAMPLES = 20
+_RECORD_BEGINS = ["[20", "INFO:"]
 _FORBIDDEN = b"\x01"  # the CSV reader's column separator: a byte no log line needs
 _REPLACEMENT = b"\x1a"
 
@@ -98,7 +99,7 @@ def _batches(lines: pl.DataFrame, *, coloured: bool) -> tuple[dict[str, list[pl.
     """Frames of the batch lines, the batch lines that could not be read, and the lines that are none."""
     import polars as pl
 
-    is_batch = lines["line"].str.contains(_IN_BATCH_LINES, literal=True)
+    is_batch = lines["line"].str.contains(_IN_BATCH_LINES, literal=True).fill_null(value=False)
     candidates, others = lines.filter(is_batch), lines.filter(~is_batch)
     decode = candidates["line"].str.contains(batch.WORDS["decode"], literal=True)
     frames: dict[str, list[pl.DataFrame]] = {}
@@ -121,11 +122,11 @@ def _lines(rows: pl.DataFrame, *, known: bool) -> Iterator[Line]:
     """Rows ``(n, line)`` one by one."""
     # to_list copies the few lines out: views into the chunk would keep all of it in memory
     for n, text in zip(rows["n"].to_list(), rows["line"].to_list(), strict=True):
-        yield Line(n, text, known)
+        yield Line(n, text or "", known)
 
 
 def _split(data: bytes) -> pl.DataFrame:
-    """Numbered lines of ``data``; a carriage return before the newline is dropped, invalid UTF-8 becomes U+FFFD."""
+    """Numbered lines of ``data``; a carriage return before the newline is dropped, invalid UTF-8 becomes U+FFFD, a blank line null."""
     import polars as pl
 
     if _FORBIDDEN in data:
@@ -141,8 +142,7 @@ def _split(data: bytes) -> pl.DataFrame:
         "row_index_name": "n",
         "row_index_offset": 1,
     }
-    lines = pl.read_csv(data, **options)
-    return lines.with_columns(pl.col("line").fill_null("")) if lines["line"].null_count() else lines
+    return pl.read_csv(data, **options)
 
 
 def _without_access(lines: pl.DataFrame) -> tuple[pl.DataFrame, int]:
@@ -150,9 +150,11 @@ def _without_access(lines: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     import polars as pl
 
     line = pl.col("line")
-    alone = ~line.str.slice(1).str.contains("[20", literal=True)
-    plain = line.str.ends_with('HTTP/1.1" 200 OK') & alone & (line.str.contains("] INFO:", literal=True) | line.str.starts_with("INFO:"))
-    others = lines.filter(~plain)
+    ends = line.str.ends_with('HTTP/1.1" 200 OK')
+    plain = ends & line.str.contains("] INFO:", literal=True) & ~line.str.slice(27).str.contains_any(_RECORD_BEGINS)
+    if lines["line"].str.starts_with("INFO:").any():  # releases to 0.3.3, and loggers that leave uvicorn alone
+        plain |= ends & line.str.starts_with("INFO:") & ~line.str.slice(5).str.contains_any(_RECORD_BEGINS)
+    others = lines.filter(~plain.fill_null(value=False)).with_columns(line.fill_null(""))
     return others, lines.height - others.height
 
 

@@ -13,7 +13,8 @@ from logforensics.diagnosis import Coverage
 from logforensics.errors import InputError
 from logforensics.parsing.batch import with_ranks
 from logforensics.parsing.chunk import ChunkResult, read_chunk
-from logforensics.parsing.lines import LineReader, Row, Tally
+from logforensics.parsing.lines import LineReader, Row
+from logforensics.parsing.tally import EXAMPLES, Tally
 from logforensics.parsing.prefix import Ranks
 from logforensics.reading import Source, open_sources
 from logforensics.schema import FRAMES, columns
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _THREADS = 2
-_EXAMPLES = 20
+_KINDS = {"retractions": "retract"}  # events of frames that workers fill
+_PLACE = frozenset({"line", "time", "tags"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class _Part:
 
 
 def _read_source(source: Source, chunk_bytes: int | None, threads: int) -> _Part:
-    reader = LineReader()
+    reader = LineReader(stamped=source.stamped)
     part = _Part(source.name, {}, reader.tally, 0, 0, 0, [])
     for result in _results(source, chunk_bytes, threads):
         base = part.lines
@@ -114,6 +116,8 @@ def _read_source(source: Source, chunk_bytes: int | None, threads: int) -> _Part
         part.noise += result.access
         for name, found in result.frames.items():
             part.frames.setdefault(name, []).extend(_shifted(frame, base) for frame in found)
+            for frame in found:
+                reader.saw(_KINDS.get(name, name), [c for c in frame.columns if c not in _PLACE and frame[c].null_count() == 0])
         _collect(part, reader)
     reader.close()
     _collect(part, reader)
@@ -208,6 +212,6 @@ def _coverage(parts: list[_Part]) -> Coverage:
         unknown=sum(tally.unknown for _, tally in tallies),
         damaged=sum(tally.damaged for _, tally in tallies),
         unfinished=sum(tally.unfinished for _, tally in tallies),
-        unknown_examples=tuple(unknown[:_EXAMPLES]),
-        damaged_examples=tuple(damaged[:_EXAMPLES]),
+        unknown_examples=tuple(unknown[:EXAMPLES]),
+        damaged_examples=tuple(damaged[:EXAMPLES]),
     )

@@ -7,6 +7,7 @@ A pattern names its event and frame, the literal it is recognised by, and where 
 ``regex``   named groups become columns, for what labels cannot say · ``set`` constant columns · ``required`` columns that must be found
 ``bulk``    the whole message as an expression of Rust's regex crate, for lines that come by the thousand (see parsing/bulk.py)
 ``bulk_open = true`` the ``bulk`` expression describes only the message's beginning; the message must end with a closing bracket
+``bare = true`` the record has no bracket of SGLang's even where others have one (progress bars)
 ``unbroken = false`` allows a number at the very end of a piece that was cut off by another record
 ``[[pattern.sample]]`` a line and what it gives, run as a test.
 """
@@ -44,6 +45,7 @@ _KEYS = {
     "regex",
     "set",
     "required",
+    "bare",
     "bulk",
     "bulk_open",
     "unbroken",
@@ -81,6 +83,7 @@ class Pattern:
     constants: Mapping[str, Any]
     required: frozenset[str]
     unbroken: bool
+    bare: bool
     bulk: str | None
     bulk_open: bool
     origin: str
@@ -240,6 +243,7 @@ def compile_pattern(raw: Mapping[str, Any], origin: str) -> Pattern:
         constants=raw.get("set", {}),
         required=frozenset(raw.get("required", [])),
         unbroken=raw.get("unbroken", True),
+        bare=raw.get("bare", False),
         bulk=raw.get("bulk"),
         bulk_open=raw.get("bulk_open", False),
         origin=origin,

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 STAMP = r"(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
 HEAD = re.compile(rf"\[(?P<stamp>{STAMP})(?P<tags>(?: [^\]\[]{{1,120}})?)\](?: |$)")
-# a record that begins in the middle of a physical line: only the dated form is distinctive enough
-EMBEDDED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]\[\n]{0,120}\] ")
 _GPU_ID = re.compile(r"\[gpu_id=\d+\] ")
 _BARE_RANK = re.compile(r"\[(?:rank(?P<rank>\d+)|(?P<tags>(?:(?:DP|PP|TP|EP)\d+ ?)+))\]:? ?")
 _OUTER_STAMP = re.compile(rf"(?P<stamp>\d{{4}}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?)Z? (?:- )?(?P<level>[A-Z]{{4,8}})?:? *")

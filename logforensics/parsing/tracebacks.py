@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from logforensics.parsing.prefix import Ranks
+from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks
 
 OPENING = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>.{1,200}))?')
@@ -178,3 +178,66 @@ def single(number: int, text: str) -> dict[str, Any] | None:
         "chain": "[]",
         "line_end": number,
     }
+
+
+class OpenTraces:
+    """The tracebacks that are being read: one without a rank of its own, and one per ``[rank3]:``."""
+
+    def __init__(self) -> None:
+        self._bare: Traceback | None = None
+        self._by_rank: dict[Ranks, Traceback] = {}
+        self._closed: list[Traceback] = []
+        self._process: str | None = None
+
+    def name_process(self, message: str) -> None:
+        """Remember which process a heading names: its traceback follows."""
+        self._process = process_of(message) or self._process
+
+    def open(self, number: int, prefix: Prefix, message: str) -> None:
+        """Begin a traceback at a line that holds :data:`OPENING`."""
+        self.name_process(message)
+        trace = Traceback(number, prefix.time, prefix.ranks, self._process)
+        self._process = None
+        if not prefix.own and prefix.ranks != NO_RANKS:
+            self._close(self._by_rank.pop(prefix.ranks, None))
+            self._by_rank[prefix.ranks] = trace
+        else:
+            self._close(self._bare)
+            self._bare = trace
+
+    def pause(self) -> None:
+        """A record of another process stands here."""
+        if self._bare is not None:
+            self._bare.pause()
+
+    def take_in(self, number: int, prefix: Prefix, message: str) -> Traceback | None:
+        """The traceback that a line belongs to, or None."""
+        if prefix.own:
+            self.pause()
+            return None
+        ranked = prefix.ranks != NO_RANKS
+        trace = self._by_rank.get(prefix.ranks) if ranked else self._bare
+        if trace is None or trace.accept(number, message):
+            return trace
+        if ranked:
+            self._close(self._by_rank.pop(prefix.ranks))
+        elif trace.finished():
+            self._close(trace)
+            self._bare = None
+        return None
+
+    def finish(self) -> None:
+        """The log is over: close what is open."""
+        for trace in (self._bare, *self._by_rank.values()):
+            self._close(trace)
+        self._bare = None
+        self._by_rank.clear()
+
+    def take_closed(self) -> list[Traceback]:
+        """The tracebacks that are complete; they are forgotten here."""
+        closed, self._closed = self._closed, []
+        return closed
+
+    def _close(self, trace: Traceback | None) -> None:
+        if trace is not None:
+            self._closed.append(trace)

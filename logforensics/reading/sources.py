@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from logforensics.errors import InputError
 from logforensics.reading.cutting import cut_at_newlines, exact_reads
 from logforensics.reading.streams import PEEK, Layered, Recoded, encoding_of, packing_of, read_errors, unpacked
-from logforensics.reading.wrappers import Wrapper, detect
+from logforensics.reading.wrappers import Wrapper, detect, is_stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -46,12 +46,14 @@ class Source:
         name: the path as it was given, ``archive:member``, or ``<stdin>``.
         path: the plain file that is read in place; None where the bytes have to be unpacked or recoded.
         wrappers: what other programs put in front of its lines.
+        stamped: SGLang's bracket with a time stamp stands in front of its lines.
         cut: the compressed data ended too early; what could be unpacked was read.
     """
 
     name: str
     path: Path | None
     wrappers: tuple[Wrapper, ...] = ()
+    stamped: bool = False
     cut: bool = False
     _open: Callable[[], Readable] | None = field(default=None, repr=False)
     _starts: list[tuple[int, int]] = field(default_factory=list, repr=False)
@@ -239,14 +241,14 @@ def describe(name: str, path: Path | None, reopen: Callable[[], Readable]) -> So
         raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     encoding = encoding_of(name, head)
     if encoding is None:
-        return Source(name, path, detect(head), _open=reopen)
-    wrappers = detect(head.decode(encoding, "replace").lstrip("\ufeff").encode())
+        return Source(name, path, detect(head), is_stamped(head), _open=reopen)
+    text = head.decode(encoding, "replace").lstrip("\ufeff").encode()
 
     def recode() -> Readable:
         raw = reopen()
         return Layered(Recoded(raw, encoding), raw)
 
-    return Source(name, None, wrappers, _open=recode)
+    return Source(name, None, detect(text), is_stamped(text), _open=recode)
 
 
 def standard_input() -> Source:

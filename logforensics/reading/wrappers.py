@@ -76,6 +76,7 @@ WRAPPERS = (
     Wrapper("unknown", r"^[^\[\]{}\"']{1,120}(\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})", keeps="${1}"),
 )
 _COMPILED = {wrapper: re.compile(wrapper.expression) for wrapper in WRAPPERS}
+_STAMP = re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?: [A-Z]|\])")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -89,6 +90,11 @@ def detect(head: bytes) -> tuple[Wrapper, ...]:
             break
         lines = [stripped for line in lines if (stripped := _COMPILED[wrapper].sub(wrapper.keeps.replace("${1}", r"\1"), line)).strip()]
     return tuple(found)
+
+
+def is_stamped(head: bytes) -> bool:
+    """Whether SGLang's own lines carry its bracket: some line of the beginning does."""
+    return _STAMP.search(head) is not None
 
 
 def _outermost(lines: Sequence[str]) -> Wrapper | None:
