@@ -13,6 +13,7 @@ from logforensics.hardware import Hardware
 from logforensics.models import Model, find_model, models_of_class
 from logforensics.run import Failure, Launch, Mark, Run
 from logforensics.run.kv import kv_prediction
+from logforensics.run.troubles import Trouble
 from logforensics.sglang import flags
 from logforensics.sglang.prediction import KvPrediction
 
@@ -146,6 +147,13 @@ class Case:
         if found and all(failure.mark.time is not None for failure in found):
             return tuple(sorted(found, key=lambda failure: (failure.mark.time, failure.mark.line)))
         return tuple(sorted(found, key=lambda failure: failure.mark.line))
+
+    @cached_property
+    def active_troubles(self) -> tuple[Trouble, ...]:
+        """Troubles that may be a cause, in the order they happened (see :mod:`logforensics.rules.signs`)."""
+        from logforensics.rules.signs import without_noise
+
+        return without_noise(self)
 
     def served(self, before: Mark | None = None) -> bool:
         """Whether the server was ready or served batches (before a given line)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from logforensics.findings import Evidence
 from logforensics.rules.case import Case
@@ -66,14 +67,23 @@ def after(mark: Mark, stop: Mark | None) -> bool:
 
 def is_noise(trouble: Trouble) -> bool:
     """What a dying server prints whatever the cause."""
-    said_last = trouble.texts[-1].split("\n", 1)[0]
-    return _NOISE.search(said_last) is not None or (_AFTERMATH.search(trouble.text) is not None and len(trouble.texts) == 1)
+    return _is_noisy(trouble.texts[-1].split("\n", 1)[0]) or (_AFTERMATH.search(trouble.text) is not None and len(trouble.texts) == 1)
+
+
+@lru_cache(maxsize=4096)
+def _is_noisy(sentence: str) -> bool:
+    return _NOISE.search(sentence) is not None
 
 
 def active(case: Case) -> list[Trouble]:
     """Troubles that may be a cause: no shutdown noise, nothing after an operator's stop, in the order they happened."""
+    return list(case.active_troubles)
+
+
+def without_noise(case: Case) -> tuple[Trouble, ...]:
+    """What :func:`active` returns; worked out once for a case."""
     stop = stopped_at(case)
-    return [item for item in case.run.troubles if not is_noise(item) and not after(item.mark._replace(time=item.when), stop)]
+    return tuple(item for item in case.run.troubles if not is_noise(item) and not after(item.mark._replace(time=item.when), stop))
 
 
 def matching(case: Case, *signs: Sign) -> list[Trouble]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -38,6 +39,7 @@ _RAISED = re.compile(
 _RANK = re.compile(r"\[rank ?(\d+)\]|\bRank (\d+)\]|\brank=(\d+)\b|\b[Rr]ank (\d+) (?:is|scheduler)\b")
 _ADDRESS = re.compile(r"\[?\b(\d{1,3}(?:\.\d{1,3}){3})\b\]?(?:(?::|<|, port=|', port=)(\d{1,5})\b)?")
 _HEADING = re.compile(r"Exception in ASGI application|(\w+) hit an exception")
+_REPEATS = 200  # of one sentence on one rank
 _LOOK_AROUND = 400  # lines of a torn traceback
 _NATIVE = ("fatal", "terminate", "segfault")
 
@@ -94,7 +96,7 @@ def troubles_of(run: Run) -> tuple[Trouble, ...]:
     Within one file the order of the lines counts (reversed in a newest-first export); files of several nodes are merged by their stamps.
     """
     direction = _directions(run)
-    found = [*_exceptions(run, direction), *_notices(run, direction), *map(_of_watchdog, run.watchdogs), *_deaths(run.shutdowns)]
+    found = [*_exceptions(run, direction), *_seldom(_notices(run, direction)), *map(_of_watchdog, run.watchdogs), *_deaths(run.shutdowns)]
     times = _clocks(run)
     dated = [replace(item, when=item.mark.time or _last_time(times.get(item.mark.source, ()), item.mark.line)) for item in found]
     one_file = len({item.mark.source for item in dated}) <= 1
@@ -209,6 +211,16 @@ def _notices(run: Run, direction: Mapping[str, int]) -> Iterator[Trouble]:
         elif _FRAME.match(text) is None:
             rank = _rank_of(notice.rank, text)
             yield Trouble("notice", notice.level, (text,), notice.mark, notice.mark.line, notice.mark.line, rank)
+
+
+def _seldom(troubles: Iterable[Trouble]) -> Iterator[Trouble]:
+    """Without the thousandth repetition of a sentence: what it says is known by then."""
+    counts: Counter[tuple[str, Rank]] = Counter()
+    for item in troubles:
+        key = (item.identity, item.rank)
+        counts[key] += 1
+        if item.origin != "notice" or counts[key] <= _REPEATS:
+            yield item
 
 
 def _process_of_frames(frames: Frames) -> str | None:
