@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from logforensics.findings import Finding
     from logforensics.hardware import Hardware
     from logforensics.parsing import ParsedLog, parse
+    from logforensics.watching import watch
 
 __all__ = [
     "Comparison",
@@ -41,6 +42,7 @@ _HOMES = {
     "compare": "logforensics.comparison",
     "diagnose": "logforensics.engine",
     "parse": "logforensics.parsing",
+    "watch": "logforensics.watching",
 }
 
 
