@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from logforensics.command import LaunchCommand, from_server_args, read_command, rewrite
@@ -241,6 +241,7 @@ def test_a_field_is_rebuilt_with_the_spelling_of_the_release() -> None:
     assert from_server_args(fields, None).typed["--cuda-graph-max-bs"] == "--cuda-graph-max-bs-decode"
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from([e["field"] for e in TABLE]), ANYTHING, max_size=30), st.sampled_from(known.releases()))
 def test_no_server_args_break_the_rebuilding(fields: dict[str, Any], release: str) -> None:
     text = rewrite(from_server_args(fields, release), [], release).text
