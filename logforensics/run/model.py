@@ -401,6 +401,16 @@ class HitWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldLine:
+    """The prefill line with the longest queue."""
+
+    mark: Mark
+    running: int
+    queue: int
+    usage: float
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillWindow:
     """Prefill of one scheduler; seconds are the time its batches took as far as the lines tell."""
 
@@ -418,6 +428,8 @@ class PrefillWindow:
     full_lines: int  # as many new tokens as the largest batch, within 5 %
     input_throughput: float | None  # token/s: median of what full batches print
     queue_max: int
+    waiting_seconds: float  # of the prefill seconds, with requests waiting
+    held: HeldLine | None
     pending_max: int | None
     pending_mark: Mark | None
     starved_seconds: float  # in runs of prefill batches while requests were running

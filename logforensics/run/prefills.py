@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from logforensics.run.model import HitWindow, Mark, PrefillWindow, Rank
+from logforensics.run.model import HeldLine, HitWindow, Mark, PrefillWindow, Rank
 from logforensics.run.timeline import first_by, largest_of, mark_at
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def prefill_window(rank: Rank, lines: pl.DataFrame) -> PrefillWindow:
         full_lines=full.height,
         input_throughput=float(speed) if isinstance(speed, (int, float)) else None,
         queue_max=int(largest_of(prefill["queue"])),
+        waiting_seconds=float(prefill.filter(pl.col("queue") > 0)["weight"].sum()),
+        held=_held(prefill),
         pending_max=int(largest_of(pending["pending_token"])) if pending.height else None,
         pending_mark=first_by(pending, "pending_token"),
         starved_seconds=starved[0],
@@ -50,6 +52,14 @@ def prefill_window(rank: Rank, lines: pl.DataFrame) -> PrefillWindow:
         starved_running=starved[5],
         hits=tuple(_hits(prefill)),
     )
+
+
+def _held(prefill: pl.DataFrame) -> HeldLine | None:
+    """The line with the longest queue, the first of equals; None where nothing waits."""
+    lines = prefill.sort("queue", descending=True, maintain_order=True)
+    if not lines["queue"][0]:
+        return None
+    return HeldLine(mark_at(lines, 0), int(lines["running"][0]), int(lines["queue"][0]), float(lines["usage"][0]))
 
 
 def _starving(lines: pl.DataFrame) -> tuple[float, float, int, Mark | None, Mark | None, int]:
