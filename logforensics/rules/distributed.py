@@ -109,7 +109,7 @@ def nccl_failure(case: Case) -> Verdict | None:
     The order in which local ranks report means nothing.
     """
     struck = [item for item in matching(case, _COLLECTIVE) if item.origin == "exception" or "HIP failure" in item.text]
-    lost = [item for item in matching(case, LOST) if not _idle(item)]
+    lost = [item for item in matching(case, LOST) if not _idle(case, item)]
     if not struck and not (lost and not _others(case, lost)):
         return None
     if matching(case, _WAITED) or any(_ROOTS.search(item.text) for item in active(case)):
@@ -138,9 +138,9 @@ def _in_init(trouble: Trouble) -> bool:
     return trouble.has_frame("ncclCommInitRank", *INIT_FRAMES)
 
 
-def _idle(trouble: Trouble) -> bool:
-    """Whether a rank lost its peer while it waited for requests."""
-    return trouble.has_frame(*_IDLE_FRAMES)
+def _idle(case: Case, trouble: Trouble) -> bool:
+    """Whether a rank lost its peer while it waited for requests; where the frames are missing, whether it was serving."""
+    return trouble.has_frame(*_IDLE_FRAMES) or (not trouble.frames and case.served(trouble.mark))
 
 
 def _others(case: Case, known: Sequence[Trouble]) -> list[Trouble]:
@@ -315,7 +315,7 @@ def peer_shutdown(case: Case) -> Verdict | None:
     False friends: the same words after an error of this node are the echo of that error.
     """
     lost = matching(case, LOST)
-    idle = [item for item in lost if _idle(item) or (case.served(item.mark) and not item.frames)]
+    idle = [item for item in lost if _idle(case, item)]
     if not idle or _others(case, lost) or len(idle) < len(lost) or any(_ROOTS.search(item.text) for item in active(case)):
         return None
     peers = remote_peers(idle)
@@ -329,7 +329,7 @@ def peer_shutdown(case: Case) -> Verdict | None:
     return Verdict(
         Severity.WARNING,
         Confidence.CERTAIN if peers and len(idle) > 1 else Confidence.PROBABLE,
-        "serving" if case.served(idle[0].mark) or _idle(idle[0]) else where(case, idle[0]),
+        "serving",
         f"the node at {peers[0]} left first; {len(ranks) or len(idle)} ranks here lost their connection"
         if peers
         else "another process of the group left first",
