@@ -14,9 +14,9 @@ from logforensics.run.troubles import Trouble
 
 _HARDWARE = Sign(
     re.compile(
-        r"uncorrectable ECC|ECC_UNCORRECTABLE|cudaErrorECC|\bXid\b.{0,80}\b(?:48|61|62|63|64|74|79|94|95|119|120|140)\b|fallen off the bus"
-        r"|GPU is lost|GPU has been lost|[Nn][Vv][Ll]ink.{0,20}(?:fatal|uncorrectable)|cudaErrorNvlinkUncorrectable|cudaErrorHardwareStackError"
-        r"|HW Exception by GPU|hipErrorECCNotCorrectable|row.?remap.{0,30}(?:fail|pending)",
+        r"uncorrectable ECC|ECC_UNCORRECTABLE|cudaErrorECC|\bXid \([^)]{1,40}\): (?:48|61|62|63|64|74|79|92|94|95|119|120|140)\b|fallen off the bus"
+        r"|GPU is lost|GPU has been lost|[Nn][Vv][Ll]ink.{0,20}(?:fatal|uncorrectable)|uncorrectable NV[Ll]ink|cudaErrorNvlinkUncorrectable"
+        r"|cudaErrorHardwareStackError|HW Exception by GPU|hipErrorECCNotCorrectable|row.?remap.{0,30}(?:fail|pending)",
     )
 )
 _ILLEGAL = Sign(

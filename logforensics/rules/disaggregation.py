@@ -16,7 +16,7 @@ _BOOTSTRAP = Sign(
         r"[Ee]rror fetching prefill (?:parallel )?info|[Cc]ould not fetch prefill|[Ff]ailed to fetch prefill|[Ff]ailed to (?:register|get).{0,60}bootstrap"
         r"|failed to register to bootstrap|[Bb]ootstrap server.{0,60}(?:fail|refused|error|down)|(?:Prefill|Decode) bootstrap failed|[Dd]ecode handshake failed"
         r"|KVPoll\.Bootstrapping|timed out.{0,80}[Bb]ootstrap(?!_?room)|[Bb]ootstrap(?!_?room).{0,80}(?:timed? ?out|refused)|prefill server.{0,80}is healthy before"
-        r"|bootstrap_addr.{0,80}(?:down|fail)|[Ff]ailed to (?:connect to|query).{0,40}bootstrap"
+        r"|bootstrap_addr.{0,80}(?:down|fail)|[Ff]ailed to (?:connect to|query).{0,40}bootstrap|[Ee]rror (?:connecting|registering).{0,60}bootstrap"
     )
 )
 _REGISTER = Sign(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from logforensics.findings import Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, decrease, environment, other, rule, set_to, step, upgrade
-from logforensics.rules.signs import Sign, active, cited, matching
+from logforensics.rules.signs import Sign, active, cited
 from logforensics.run.troubles import Trouble
 
 FRONTEND = ("ASGI", "TokenizerManager", "HTTP")
@@ -46,6 +46,12 @@ _MISMATCH = Sign(
 )
 
 
+# SGLang's own comparison of prompt and data, wherever it is made
+_PROMPT = re.compile(
+    r"multimodal embeddings? does not match those in the input text|Insufficient multimodal embedding length|[Ii]mage features and image tokens do not match"
+)
+
+
 def _of_frontend(trouble: Trouble) -> bool:
     """Whether an exception was raised in the HTTP or tokenizer process."""
     if trouble.process in FRONTEND:
@@ -67,6 +73,8 @@ def _is_limit(trouble: Trouble) -> bool:
 
 
 def _is_mismatch(trouble: Trouble) -> bool:
+    if _PROMPT.search(trouble.text):
+        return True
     return _MISMATCH.matches(trouble) and trouble.process not in ("Scheduler", "TpModelWorkerClient")
 
 
@@ -111,10 +119,11 @@ def multimodal_request_error(case: Case) -> Verdict | None:
     Fix: on the client: the chat template's own placeholders, readable data, fewer items.
     False friends: an exception inside the scheduler ends the server and is `scheduler_exception`; out of memory in preprocessing is `frontend_gpu_oom`.
     """
-    struck = [item for item in matching(case, _MISMATCH) if _is_mismatch(item) and not _OOM.search(item.text)]
+    struck = [item for item in active(case) if _is_mismatch(item) and not _OOM.search(item.text)]
     struck = [item for item in struck if item.origin == "exception" or item.kind == "error" or "exception occurred" in item.text]
     if not struck:
         return None
+    fatal = any(item.process == "Scheduler" and item.origin == "exception" for item in struck)
     unreadable = re.search(r"cannot identify|load|decode|open|fetch|download", struck[0].text) is not None
     fix: list[Recommendation] = [
         other(
@@ -126,11 +135,12 @@ def multimodal_request_error(case: Case) -> Verdict | None:
         fix.append(other("--chat-template", "Alternative: the template must emit the model's own placeholder tokens"))
         fix.append(upgrade("sglang", None, "Alternative: the processor of this model may count tokens otherwise in later releases"))
     return Verdict(
-        Severity.ERROR,
+        Severity.CRITICAL if fatal else Severity.ERROR,
         Confidence.CERTAIN,
         "serving",
         f"{len(struck)} multimodal request{'s' if len(struck) != 1 else ''} failed: {'their data cannot be read' if unreadable else 'prompt and data do not match'}",
-        f"{struck[0].head}. Only these requests failed; the ranks are unharmed.",
+        f"{struck[0].head}. "
+        + ("It was met in the scheduler, which ended." if fatal else "Only these requests failed; the ranks are unharmed."),
         cited(struck),
         [step("failed requests", "lines", len(struck))],
         fix,

@@ -16,7 +16,7 @@ _MESH = re.compile(r"Rank (\d+) is NOT connected to: ?\[([\d, ]+)\]")
 _NOT_JOINED = Sign(
     re.compile(
         r"connectFullMesh failed|is NOT connected to: ?\[\d|clients joined|DistStoreError|waiting for clients|[Cc]lient socket has timed out"
-        r"|init_process_group.{0,80}time|wait timeout after \d+ ?ms, keys: /default_pg|[Rr]endezvous.{0,60}time ?d? ?out",
+        r"|init_process_group.{0,80}time|wait timeout after \d+ ?ms, keys: /default_pg|[Rr]endezvous.{0,60}time ?d? ?out|ncclUniqueId from .{0,200}time(?:d )?out",
     )
 )
 _ADDRESS = Sign(
@@ -59,7 +59,11 @@ def dist_init_timeout(case: Case) -> Verdict | None:
     struck = [
         item
         for item in struck
-        if starting(case, item) or item.has_frame(*INIT_FRAMES) or "/default_pg" in item.text or "[Gloo]" in item.text
+        if starting(case, item)
+        or item.has_frame(*INIT_FRAMES)
+        or "/default_pg" in item.text
+        or "ncclUniqueId" in item.text
+        or "[Gloo]" in item.text
     ]
     if any(_REFUSED.search(item.text) for item in active(case)):
         struck = [item for item in struck if "socket has timed out" not in item.text]  # no one listens there: dist_init_address
