@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from logforensics.parsing import packs
 from logforensics.parsing.batch import time_of
+from logforensics.parsing.patterns import Pattern
 from logforensics.parsing.tally import NOTICE_CHARS
 from logforensics.schema import FRAMES
 
@@ -37,7 +38,7 @@ _LOGGER = r"(?:WARNING|ERROR|INFO|DEBUG):([A-Za-z0-9_.]+):|(?-u:\b)([A-Za-z0-9_]
 
 
 @cache
-def _patterns() -> Sequence[packs.Pattern]:
+def _patterns() -> Sequence[Pattern]:
     return [pattern for pattern in packs.load().patterns if pattern.bulk is not None]
 
 
@@ -90,7 +91,7 @@ def _redraws(lines: pl.DataFrame) -> pl.DataFrame:
     return lines.with_columns(pl.col("line").str.split("\r")).explode("line").filter(pl.col("line") != "")
 
 
-def _values(records: pl.DataFrame, pattern: packs.Pattern) -> pl.DataFrame:
+def _values(records: pl.DataFrame, pattern: Pattern) -> pl.DataFrame:
     """Rows of the lines of which every record fits ``pattern``."""
     import polars as pl
 
@@ -103,7 +104,7 @@ def _values(records: pl.DataFrame, pattern: packs.Pattern) -> pl.DataFrame:
     return values.select_seq(_columns(pattern, values))
 
 
-def _columns(pattern: packs.Pattern, values: pl.DataFrame) -> list[pl.Expr]:
+def _columns(pattern: Pattern, values: pl.DataFrame) -> list[pl.Expr]:
     import polars as pl
 
     dtypes = {column.name: column.dtype for column in FRAMES[str(pattern.frame)]}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from logforensics.parsing import batch, packs, pieces, progress, tracebacks
 from logforensics.parsing.bulk import LEVELS
 from logforensics.parsing.dumps import Dump
+from logforensics.parsing.patterns import CutRecord, Pattern
 from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.server_args import read_server_args
 from logforensics.parsing.tally import NOTICE_CHARS, Outcome, Tally, worst
@@ -189,7 +190,7 @@ class LineReader:
         try:
             # a prompt may hold any text: only what stands before it counts
             found = self._packs.match(message, cut=cut, heads_only=message.startswith(_REQUESTS))
-        except packs.CutRecord:
+        except CutRecord:
             return "damaged"
         outcome = None if found is None else self._fitting(number, prefix, message, *found, cut=cut)
         if not prefix.own and (error := tracebacks.single(number, message)) is not None:
@@ -197,7 +198,7 @@ class LineReader:
             return "parsed"
         return outcome
 
-    def _fitting(self, number: int, prefix: Prefix, message: str, pattern: packs.Pattern, row: dict[str, Any], *, cut: bool) -> Outcome:
+    def _fitting(self, number: int, prefix: Prefix, message: str, pattern: Pattern, row: dict[str, Any], *, cut: bool) -> Outcome:
         frame = pattern.frame
         if frame is None or (frame == "requests" and row.get("status") == 200):
             return "noise"
@@ -250,7 +251,7 @@ class LineReader:
         """An exception's text may be a record of its own, such as the HiCache guard's refusal."""
         try:
             found = self._packs.match(message, cut=False)
-        except packs.CutRecord:
+        except CutRecord:
             return
         if found is not None and found[0].frame not in (None, "errors", "notices", "overrides"):
             self._emit(str(found[0].frame), number, Prefix(trace.time, trace.ranks, 0, own=True), found[1])

@@ -1,0 +1,147 @@
+"""One pattern: how SGLang says one thing, and the set of all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from logforensics.schema import FRAMES
+
+KEY = 4  # letters by which heads are grouped; no head is shorter
+INTEGERS = frozenset({"Int32", "Int64", "UInt64", "UInt16", "UInt32"})
+_NUMBER = re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
+
+
+class CutRecord(Exception):  # noqa: N818 - control flow between pattern and reader, never seen outside this room
+    """A record was recognised but its values are cut: it must be counted as damaged, not turned into a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A line that the pattern must read, and the columns it must give."""
+
+    line: str
+    gives: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One way SGLang says one thing (see :mod:`logforensics.parsing.packs` for what each key means)."""
+
+    event: str
+    frame: str | None  # None: known noise, counted but without a row
+    heads: tuple[str, ...]
+    finds: tuple[str, ...]
+    fields: tuple[tuple[str, tuple[str, ...], bool], ...]  # column, labels, integer
+    texts: tuple[tuple[str, str, str], ...]
+    regex: str | None
+    constants: Mapping[str, Any]
+    required: frozenset[str]
+    unbroken: bool
+    bare: bool
+    bulk: str | None
+    bulk_open: bool
+    origin: str
+    samples: tuple[Sample, ...] = field(default=(), compare=False)
+
+    def read(self, message: str, *, cut: bool) -> dict[str, Any] | None:
+        """The columns of ``message``, or None if this pattern does not fit.
+
+        ``cut`` says that the message did not end with a newline of its own: a number that touches its end is not to be trusted.
+
+        Raises:
+            CutRecord: the pattern fits but a required value is missing or may be cut.
+        """
+        end = len(message) if cut and self.unbroken else -1
+        row = dict(self.constants)
+        if self.regex is not None:
+            found = compiled(self.regex).search(message)
+            if found is None:
+                return None
+            row |= self._named(found, end)
+        row |= self._numbers(message, end)
+        row |= self._texts(message)
+        if not self.required <= row.keys():
+            raise CutRecord
+        return row
+
+    def _named(self, found: re.Match[str], end: int) -> dict[str, Any]:
+        groups = {name: value for name, value in found.groupdict().items() if value is not None}
+        if any(found.end(name) == end for name in groups):
+            raise CutRecord
+        dtypes = dtypes_of(self.frame) if self.frame else {}
+        return {name: _typed(value, dtypes.get(name)) for name, value in groups.items()}
+
+    def _numbers(self, message: str, end: int) -> dict[str, float]:
+        row: dict[str, float] = {}
+        for column, labels, integer in self.fields:
+            for label in labels:
+                at = message.find(label)
+                if at < 0 or (number := _NUMBER.match(message, at + len(label))) is None:
+                    continue
+                if number.end() == end:
+                    raise CutRecord
+                row[column] = int(float(number[1])) if integer else float(number[1])
+                break
+        return row
+
+    def _texts(self, message: str) -> dict[str, str]:
+        row: dict[str, str] = {}
+        for column, label, stop in self.texts:
+            at = message.find(label)
+            if at >= 0:
+                begin = at + len(label)
+                end = message.find(stop, begin) if stop else -1
+                row[column] = message[begin : end if end >= 0 else None].strip()
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Packs:
+    """All patterns, by the literals that make a message worth trying them."""
+
+    patterns: tuple[Pattern, ...]
+    heads: Mapping[str, tuple[tuple[str, int], ...]]  # the first letters of a message -> (its beginning, place of the pattern)
+    finds: Mapping[str, tuple[int, ...]]  # a literal anywhere in it -> places of the patterns
+
+    @property
+    def literals(self) -> list[str]:
+        """Every literal of every pattern."""
+        return sorted({*self.finds, *(head for group in self.heads.values() for head, _ in group)})
+
+    def match(self, message: str, *, cut: bool, heads_only: bool = False) -> tuple[Pattern, dict[str, Any]] | None:
+        """The first pattern that reads ``message``, with its columns.
+
+        Raises:
+            CutRecord: a pattern fits but the record is cut.
+        """
+        places = [place for head, place in self.heads.get(message[:KEY], ()) if message.startswith(head)]
+        if not heads_only:
+            for literal, found in self.finds.items():
+                if literal in message:
+                    places += found
+        for place in sorted(set(places)) if len(places) > 1 else places:
+            if (row := self.patterns[place].read(message, cut=cut)) is not None:
+                return self.patterns[place], row
+        return None
+
+
+@cache
+def compiled(expression: str) -> re.Pattern[str]:
+    """A pattern's expression, compiled when a line first asks for it: most logs need few of them."""
+    return re.compile(expression)
+
+
+@cache
+def dtypes_of(frame: str) -> dict[str, str]:
+    """The dtype name of each column of a frame."""
+    return {column.name: column.dtype for column in FRAMES[frame]}
+
+
+def _typed(value: str, dtype: str | None) -> int | float | str:
+    if dtype in INTEGERS:
+        return int(float(value))
+    return float(value) if dtype == "Float64" else value
