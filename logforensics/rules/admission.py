@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from logforensics.findings import Arithmetic, Confidence, Recommendation, Severity
 from logforensics.rules.case import Case
@@ -38,25 +38,18 @@ def conservative_admission(case: Case) -> Verdict | None:
     """
     if case.config.get("disaggregation_mode") in ("prefill", "decode"):
         return None
-    found = longest(case, lambda window, state: _held(case, window, state))
+    found = longest(case, lambda window: _held(case, window))
     if found is not None and holds(case, found[1], _HELD_SHARE):
         return _held_back(case, *found)
     return _full_reservation(case)
 
 
-def _held(case: Case, window: BatchWindow, state: Occupancy) -> bool:
-    """Whether a state is one in which a prefill could have run and did not."""
-    between = state.kind == "steady" or (state.kind == "decode" and is_excerpt(case) and case.run.serving.prefill is None)
-    return between and state.waiting and state.band == "room" and state.running > 0 and not _near_limit(case, window, state.running)
-
-
-def _near_limit(case: Case, window: BatchWindow, running: int) -> bool:
-    """Whether the request limit explains a batch of this size: the known one, or a batch size that never moves."""
-    cap = running_cap(case, capacity_of(case, window.rank))
-    if cap is not None:
-        return running >= cap - 1
-    top = plateau(case, window)
-    return top is not None and running >= top - 1
+def _held(case: Case, window: BatchWindow) -> Callable[[Occupancy], bool]:
+    """States in which a prefill could have run and did not, and no request limit explains the batch: the known one, or one that never moves."""
+    kinds = {"steady", "decode"} if is_excerpt(case) and case.run.serving.prefill is None else {"steady"}
+    cap = running_cap(case, capacity_of(case, window.rank)) or plateau(case, window)
+    below = cap - 1 if cap is not None else 1 << 31
+    return lambda state: state.kind in kinds and state.waiting and state.band == "room" and 0 < state.running < below
 
 
 def _held_back(case: Case, window: BatchWindow, held: Spell) -> Verdict:

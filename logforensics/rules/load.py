@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 
 from logforensics.findings import Arithmetic
 from logforensics.rules.case import Case
@@ -69,9 +68,9 @@ def _mean(values: list[float], weights: list[float]) -> float:
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
-def longest(case: Case, wanted: Callable[[BatchWindow, Occupancy], bool]) -> tuple[BatchWindow, Spell] | None:
-    """The scheduler on which a state held for the largest share of its time."""
-    spells = [(window, found) for window in case.run.serving.windows if (found := spell(window, partial(wanted, window)))]
+def longest(case: Case, wanted: Callable[[BatchWindow], Callable[[Occupancy], bool]]) -> tuple[BatchWindow, Spell] | None:
+    """The scheduler on which a state held for the largest share of its time; ``wanted`` gives the test for one scheduler."""
+    spells = [(window, found) for window in case.run.serving.windows if (found := spell(window, wanted(window)))]
     return max(spells, key=lambda item: (item[1].share, item[1].seconds), default=None)
 
 

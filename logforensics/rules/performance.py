@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 from logforensics.findings import Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
@@ -20,6 +21,7 @@ from logforensics.rules.load import (
 )
 from logforensics.rules.registry import Verdict, cite, decrease, increase, other, rule, set_to, step
 from logforensics.run import BatchWindow, Capacity, Override
+from logforensics.run.model import Occupancy
 from logforensics.units import GIB
 
 _FULL_SHARE = 0.5  # of the scheduler's time
@@ -64,7 +66,7 @@ def kv_capacity_bound(case: Case) -> Verdict | None:
     False friends: usage 0.98 with an empty queue is a well-used server; recurrent-state slots at 1.00 are a request limit, not a KV limit;
     HiCache does not raise the number of running requests.
     """
-    found = longest(case, lambda _, state: state.waiting and state.band == "full")
+    found = longest(case, lambda _: lambda state: state.waiting and state.band == "full")
     if found is None:
         return None
     window, full = found
@@ -223,7 +225,7 @@ def max_running_requests_cap(case: Case) -> Verdict | None:
     False friends: a full KV pool; a client that sends just as many requests (queue 0).
     """
     capped = next((item for item in case.run.overrides if item.flag == "max_running_requests" and is_number(item.new)), None)
-    found = longest(case, lambda window, state: _at_cap(case, window, state.running) and state.waiting and state.band != "full")
+    found = longest(case, lambda window: _at_cap(case, window))
     binding = found if found is not None and holds(case, found[1], _CAP_SHARE) else None
     window = binding[0] if binding else None
     capacity = capacity_of(case, window.rank if window else None)
@@ -266,13 +268,12 @@ def _limit(case: Case, window: BatchWindow | None, capacity: Capacity | None) ->
     return running_cap(case, capacity) or (plateau(case, window) if window else None)
 
 
-def _at_cap(case: Case, window: BatchWindow, running: int) -> bool:
-    """Whether so many requests are as many as may run; one less counts: a chunked prefill takes a place of its own."""
-    cap = running_cap(case, capacity_of(case, window.rank))
+def _at_cap(case: Case, window: BatchWindow) -> Callable[[Occupancy], bool]:
+    """States in which as many requests run as may; one less counts: a chunked prefill takes a place of its own."""
+    cap = running_cap(case, capacity_of(case, window.rank)) or plateau(case, window)
     if cap is None:
-        top = plateau(case, window)
-        return top is not None and running >= top - 1
-    return running >= max(1, cap - 1)
+        return lambda _: False
+    return lambda state: state.running >= max(1, cap - 1) and state.waiting and state.band != "full"
 
 
 def _is_shortfall(case: Case, cap: int, asked: float | None, capped: Override | None, capacity: Capacity | None) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from logforensics.run.model import Balance, Mark, Rank
-from logforensics.run.timeline import largest_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,18 +21,19 @@ def balance(schedulers: Sequence[tuple[Rank, pl.DataFrame]]) -> Balance | None:
 
     A rank without a line in a bucket runs nothing: an idle scheduler prints nothing.
     """
+    import polars as pl
+
     ranks = sorted({rank.dp for rank, _ in schedulers if rank.dp is not None})
     if len(ranks) < 2:
         return None
     means = _means([(rank, lines) for rank, lines in schedulers if rank.dp is not None and not rank.pp])
-    buckets = means.partition_by("bucket", maintain_order=True)
-    found = [(_spread(bucket, len(ranks)), bucket) for bucket in buckets]
-    uneven = [(spread, bucket) for spread, bucket in found if spread > _FACTOR]
-    if not uneven:
+    buckets = _spreads(means, len(ranks))
+    uneven = buckets.filter(pl.col("spread") > _FACTOR)
+    if uneven.is_empty():
         return None
-    waiting = [(spread, bucket) for spread, bucket in uneven if _fuller(bucket)["queue"] > 0]
-    _, worst = max(waiting or uneven, key=lambda item: (_fuller(item[1])["queue"], item[0]))
-    return _described(worst, ranks, len(found), len(uneven), len(waiting))
+    waiting = uneven.filter(pl.col("queue") > 0)
+    worst = (waiting if waiting.height else uneven).sort("queue", "spread", descending=True, maintain_order=True)["bucket"][0]
+    return _described(means.filter(pl.col("bucket") == worst), ranks, buckets.height, uneven.height, waiting.height)
 
 
 def _means(schedulers: Sequence[tuple[Rank, pl.DataFrame]]) -> pl.DataFrame:
@@ -54,19 +54,19 @@ def _means(schedulers: Sequence[tuple[Rank, pl.DataFrame]]) -> pl.DataFrame:
     )
 
 
-def _fuller(bucket: pl.DataFrame) -> dict[str, float]:
-    return bucket.sort("usage", "running", descending=True, maintain_order=True).row(0, named=True)
+def _spreads(means: pl.DataFrame, ranks: int) -> pl.DataFrame:
+    """Per bucket: the larger of max/min over usage and running requests (0 where too little runs to tell), and the fuller rank's queue."""
+    import polars as pl
 
+    def spread(column: str, noticeable: float) -> pl.Expr:
+        high = pl.col(column).max()
+        low = pl.when(pl.len() == ranks).then(pl.col(column).min()).otherwise(0.0)
+        return pl.when(high < noticeable).then(0.0).otherwise(high / low)
 
-def _spread(bucket: pl.DataFrame, ranks: int) -> float:
-    """The larger of max/min over usage and running requests; 0 where too little runs to tell."""
-    spreads = [0.0]
-    for column, noticeable in (("running", _NOTICEABLE_RUNNING), ("usage", _NOTICEABLE_USAGE)):
-        high = float(bucket[column].max() or 0.0)  # type: ignore[arg-type]
-        low = -largest_of(-bucket[column]) if bucket.height == ranks else 0.0
-        if high >= noticeable:
-            spreads.append(high / low if low else float("inf"))
-    return max(spreads)
+    return means.group_by("bucket", maintain_order=True).agg(
+        spread=pl.max_horizontal(spread("running", _NOTICEABLE_RUNNING), spread("usage", _NOTICEABLE_USAGE)),
+        queue=pl.col("queue").sort_by("usage", "running").last(),
+    )
 
 
 def _described(bucket: pl.DataFrame, ranks: Sequence[int], buckets: int, uneven: int, waiting: int) -> Balance:
