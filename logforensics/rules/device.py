@@ -77,7 +77,7 @@ def gpu_hardware_error(case: Case) -> Verdict | None:
         Severity.CRITICAL,
         Confidence.CERTAIN,
         where(case, struck[0]),
-        f"{name} reported a hardware fault ({said(ranks)} said so first)",
+        f"{name} reported a hardware fault{f' ({said(ranks)} said so first)' if ranks else ''}",
         f"'{_sentence(struck[0])}' comes from the card, not from software. The other ranks lost their peer and fail after it.",
         cited(struck),
         steps,
@@ -137,7 +137,7 @@ def illegal_memory_access(case: Case) -> Verdict | None:
         Severity.CRITICAL,
         Confidence.CERTAIN if proven else Confidence.PROBABLE,
         where(case, first),
-        f"a kernel on {said(ranks[:1])} accessed memory it must not",
+        f"a kernel{_on(ranks)} accessed memory it must not",
         "The first CUDA error is the cause; everything the process says afterwards comes from a lost context. "
         f"The frame {_near(first)} is only near the place, because kernels run asynchronously.",
         cite([*cited(struck), prefill.last.evidence("#new-token") if prefill else None]),
@@ -145,6 +145,11 @@ def illegal_memory_access(case: Case) -> Verdict | None:
         fix,
         missing=["one run with CUDA_LAUNCH_BLOCKING=1: it names the kernel"],
     )
+
+
+def _on(ranks: Sequence[Rank]) -> str:
+    """`` on TP2`` for the first rank; nothing where the log names none."""
+    return f" on {said(ranks[:1])}" if ranks else ""
 
 
 def _near(trouble: Trouble) -> str:
@@ -200,7 +205,7 @@ def device_assert(case: Case) -> Verdict | None:
         Severity.CRITICAL,
         Confidence.CERTAIN,
         where(case, struck[0]),
-        f"an assertion failed in a kernel on {said(ranks_of(struck)[:1])}",
+        f"an assertion failed in a kernel{_on(ranks_of(struck))}",
         f"{why} The Python frame is only where the asynchronous error surfaced.",
         cite([*cited(said_by_device, "Assertion", 2), *cited(struck)]),
         [],

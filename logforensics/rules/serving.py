@@ -50,7 +50,7 @@ def scheduler_exception(case: Case) -> Verdict | None:
         Severity.CRITICAL,
         Confidence.PROBABLE,
         where(case, first),
-        f"the scheduler ({said(ranks)}) raised {first.kind.rsplit('.', 1)[-1]}{place}",
+        f"the scheduler{f' ({said(ranks)})' if ranks else ''} raised {first.kind.rsplit('.', 1)[-1]}{place}",
         explanation,
         cite([*cited(same), Evidence(first.mark.source, first.mark.line), load.evidence() if load else None]),
         [step("ranks that raise it", "distinct tags", len(ranks))] if ranks else [],
