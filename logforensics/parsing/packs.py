@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _COMPILED = "compiled.json"
+_LAST = "notices.toml"  # what gives a row of its own is tried first
 _KEYS = frozenset("event frame head find fields text regex set required unbroken bare bulk bulk_open sample since until note level".split())
 
 
@@ -139,7 +140,7 @@ def _read_toml() -> dict[str, dict[str, Any]]:
 def _packs(found: Mapping[str, Mapping[str, Any]]) -> Packs:
     patterns = tuple(
         compile_pattern(raw, f"{name}: pattern {number} ({raw.get('event', '?')})")
-        for name in sorted(found)
+        for name in sorted(found, key=lambda name: (name == _LAST, name))
         for number, raw in enumerate(found[name].get("pattern", []), 1)
     )
     heads: dict[str, list[tuple[str, int]]] = defaultdict(list)

@@ -12,6 +12,7 @@ from logforensics.schema import FRAMES
 
 KEY = 4  # letters by which heads are grouped; no head is shorter
 INTEGERS = frozenset({"Int32", "Int64", "UInt64", "UInt16", "UInt32"})
+_LOGGED = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR)[: ]\S{1,60}\.py:\d{1,6}: |(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:")  # other loggers' heads
 _NUMBER = re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 
@@ -118,7 +119,8 @@ class Packs:
         Raises:
             CutRecord: a pattern fits but the record is cut.
         """
-        places = [place for head, place in self.heads.get(message[:KEY], ()) if message.startswith(head)]
+        body = message if (logged := _LOGGED.match(message)) is None else message[logged.end() :]
+        places = [place for head, place in self.heads.get(body[:KEY], ()) if body.startswith(head)]
         if not heads_only:
             for literal, found in self.finds.items():
                 if literal in message:

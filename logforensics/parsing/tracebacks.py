@@ -26,7 +26,8 @@ _CHAINS = (
     "During handling of the above exception, another exception occurred",
     "The above exception was the direct cause of the following exception",
 )
-_GROUP_MARGIN = re.compile(r"^[ ]{0,12}[|+][ +|-]*")
+_GROUP_MARGIN = re.compile(r"^ {0,12}[|+] ?")
+_GROUP_RULE = re.compile(r"^ {0,12}\+-[+-]+( \d+ -+)?\s*$")  # +-+---------------- 1 ----------------
 _NOT_A_MESSAGE = re.compile(
     r"(?:Killed|Terminated|Process |INFO:|WARNING|ERROR|DEBUG|/|\[|\(|Exception ignored|Fatal Python|terminate called|Loading |Compiling |\d{4}-)"
 )
@@ -59,6 +60,10 @@ class Traceback:
 
     def accept(self, number: int, text: str) -> bool:
         """Take one unprefixed line if it belongs to this traceback; False where it does not."""
+        if _GROUP_RULE.match(text):
+            self.state = "frames" if self.state == "frames" else "chain"
+            self.line_end = number
+            return True
         stripped = _GROUP_MARGIN.sub("", text) if text.lstrip()[:1] in ("|", "+") else text
         taken = getattr(self, f"_in_{self.state}")(number, stripped)
         if taken:
