@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from logforensics.findings import Confidence, Severity
+import re
+
+from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
+from logforensics.rules import gpu_more
 from logforensics.rules.case import Case
-from logforensics.rules.registry import Verdict, cite, increase, other, rule, step
-from logforensics.run.model import ShutdownEvent
+from logforensics.rules.registry import Verdict, cite, decrease, increase, other, remove, rule, step
+from logforensics.run.model import Notice, ShutdownEvent
 
 SIGKILL = -9
-_KERNEL_OOM = ("oom-kill:", "Out of memory: Killed process", "Memory cgroup out of memory", "oom_reaper", "OOMKilled", "invoked oom-killer")
+_RSS = re.compile(r"(?P<kind>anon|shmem)-rss:(?P<kb>\d+)kB")
+_STARTING = ("launch", "init_dist_begin", "init_dist_end", "load_begin")
 
 
 def sigkills(case: Case) -> list[ShutdownEvent]:
@@ -53,21 +57,70 @@ def cgroup_or_oom_kill(case: Case) -> Verdict | None:
     hinted = next((failure for failure in case.failures if "OOM killer" in failure.text), None)
     hint = case.run.notice_with("OS OOM killer") or case.run.notice_with("OOM killer")
     if not kernel and not ((hinted or hint) and kills and not explained_by_exception(case)):
-        return None
-    evidence = [*(event.mark.evidence() for event in kernel), *(event.mark.evidence("-9") for event in kills)]
+        return _vanished_in_full_memory(case)
+    evidence: list[Evidence | None] = [*(event.mark.evidence() for event in kernel), *(event.mark.evidence("-9") for event in kills)]
     evidence += [hinted.evidence("OOM killer") if hinted else None, hint.mark.evidence("OOM killer") if hint else None]
     evidence.append(case.run.stages[case.run.stage].last.evidence() if case.run.stages else None)
+    texts = " ".join(event.text for event in kernel)
+    limit = "MEMCG" in texts or "cgroup out of memory" in texts or "OOMKilled" in texts
     return Verdict(
         Severity.CRITICAL,
         Confidence.CERTAIN if kernel else Confidence.PROBABLE,
         case.run.stage,
-        "a process was killed because host memory ran out",
+        "the kernel killed a process: the container's memory limit was reached"
+        if limit
+        else "a process was killed because host memory ran out",
         "A process got SIGKILL without any exception or stop request before it. The killed process cannot write a line, so the last stage it reached is the clue: "
         f"{case.run.stage.replace('_', ' ')}.",
         cite(evidence),
-        [],
+        _held(kernel),
         _less_host_memory(case),
-        missing=[] if kernel else ["the kernel log of that minute (`dmesg -T | grep -i -E 'oom|killed process'`): it names the victim and the limit", "the host's RAM and the container's memory limit"],
+        missing=[] if kernel else [_KERNEL_LOG, "the host's RAM and the container's memory limit"],
+    )
+
+
+_KERNEL_LOG = "the kernel log of that minute (`dmesg -T | grep -i -E 'oom|killed process'`): it names the victim and the limit"
+
+
+def _held(kernel: list[ShutdownEvent]) -> list[Arithmetic]:
+    """What the victim held, as the kernel says; shmem is pinned and shared memory, such as HiCache pools or pinned tables."""
+    found = {match["kind"]: int(match["kb"]) for event in kernel for match in _RSS.finditer(event.text)}
+    names = {"anon": "the victim's own memory", "shmem": "the victim's shared and pinned memory"}
+    return [step(names[kind], f"{kb:,} kB", kb / 2**20, "GiB") for kind, kb in found.items() if kb]
+
+
+def _vanished(case: Case) -> Notice | None:
+    """The line that a helper process prints when its parent is gone: semaphores that nobody cleaned up."""
+    if case.served() or case.failures or case.run.shutdowns or case.run.refusals or case.run.watchdogs:
+        return None
+    return case.run.notice_with("resource_tracker: There appear to be")
+
+
+def _vanished_in_full_memory(case: Case) -> Verdict | None:
+    """The parent vanished without a word while memory that GPU and host share was nearly full."""
+    gone, (card, source) = _vanished(case), gpu_more.card_gib(case)
+    known = [item for item in case.run.memory_steps if item.avail_gib is not None]
+    least = min(known, key=lambda item: item.avail_gib or 0.0, default=None)
+    if gone is None or card is None or least is None or not gpu_more.is_unified(case) or (least.avail_gib or 0.0) > 0.12 * card:
+        return None
+    now = case.config.number("mem_fraction_static")
+    fix = [other("kernel log", "dmesg -T | grep -i oom proves it or not")]
+    if now is not None:
+        fix.append(
+            decrease("--mem-fraction-static", round(now - 0.03, 3), "share", "the host's processes need their part of the one memory")
+        )
+    fix.append(Recommendation("--model-path", Action.SET, None, "", "a smaller or more strongly quantised checkpoint"))
+    return Verdict(
+        Severity.CRITICAL,
+        Confidence.PROBABLE,
+        case.run.stage,
+        "the server vanished without a word while the memory that GPU and host share was nearly full",
+        "Only a killed process leaves semaphores behind for the resource tracker. On this machine GPU memory is the host's memory, and "
+        f"{least.avail_gib:.1f} of {card:.1f} GiB were left: the kernel's OOM killer is the likely sender.",
+        cite([gone.mark.evidence("resource_tracker"), least.mark.evidence("avail"), source]),
+        [step("left for everything else", "printed", least.avail_gib or 0.0, "GiB")],
+        fix,
+        missing=[_KERNEL_LOG],
     )
 
 
@@ -104,15 +157,28 @@ def _announcements(case: Case, kills: list[ShutdownEvent]) -> list[ShutdownEvent
     """The kills and the line directly before that says which process died."""
     lines = {event.mark.line for event in kills}
     return sorted(
-        (event for event in case.run.shutdowns if event.mark.line in lines or (event.event == "scheduler_dead" and event.mark.line + 1 in lines)),
+        (
+            event
+            for event in case.run.shutdowns
+            if event.mark.line in lines or (event.event == "scheduler_dead" and event.mark.line + 1 in lines)
+        ),
         key=lambda event: event.mark.line,
     )
 
 
-def _less_host_memory(case: Case) -> list:  # type: ignore[type-arg]
+def _less_host_memory(case: Case) -> list[Recommendation]:
+    """What takes host memory in this launch, and how to take less."""
     fix = [increase("container memory limit", None, "", "if the process ran in a container: its limit, not the machine's RAM, counts")]
     if case.config.get("enable_hierarchical_cache"):
         fix.append(other("--hicache-size", "smaller host pools per rank"))
+    offloads = [name for name in (case.command.flags if case.command else {}) if "offload" in name]
+    fix += [remove(name, "what it moves to the host is pinned there and cannot be swapped out") for name in offloads]
+    if gpu_more.is_unified(case):
+        fix.append(
+            decrease("--mem-fraction-static", None, "share", "GPU and host share one memory here: what the GPU takes the host lacks")
+        )
+    if case.run.stage in _STARTING:
+        fix.append(other("checkpoint", "a smaller or quantised checkpoint needs less host memory while it is read"))
     return fix
 
 
@@ -128,13 +194,19 @@ def log_ends_abruptly(case: Case) -> Verdict | None:
     run = case.run
     if run.launch is None or case.served() or case.failures or run.shutdowns or run.refusals or run.watchdogs:
         return None
+    gone = _vanished(case)
     return Verdict(
-        Severity.INFO if run.stage in ("launch", "init_dist_begin", "init_dist_end", "load_begin") else Severity.WARNING,
+        Severity.INFO if run.stage in _STARTING and gone is None else Severity.WARNING,
         Confidence.POSSIBLE,
         run.stage,
         f"the log ends during start-up, after {run.stage.replace('_', ' ')}",
-        "No error, no signal and no shutdown line follow. The server may still be starting, may have been killed from outside, or the log was cut.",
-        cite([run.last_mark.evidence()]),
+        "No error, no signal and no shutdown line follow. "
+        + (
+            "The resource tracker found semaphores that nobody cleaned up, so the main process was killed; the log does not say by whom."
+            if gone
+            else "The server may still be starting, may have been killed from outside, or the log was cut."
+        ),
+        cite([run.last_mark.evidence(), gone.mark.evidence("resource_tracker") if gone else None]),
         [],
         [other("log", "the rest of the log, the exit code and the kernel log of that minute would decide it")],
         missing=["what happened after the last line: the process state, its exit code, `dmesg -T`"],

@@ -8,10 +8,12 @@ import re
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules import oom
 from logforensics.rules.case import Case
+from logforensics.rules.gpu_more import card_gib
 from logforensics.rules.registry import Verdict, cite, decrease, environment, increase, other, rule, set_to, step, upgrade
 from logforensics.run import Failure
 
 MAX_USEFUL_FRACTION = 0.97
+FRACTION = "--mem-fraction-static"
 _NO_ROOM = (
     re.compile(r"Not enough memory\. Please try to increase --mem-fraction-static"),
     re.compile(r"Loaded weights leave no GPU memory for the KV cache"),
@@ -26,7 +28,19 @@ def fraction(case: Case, failure: Failure | None = None) -> float | None:
     """The static fraction in force: printed in the error, else configured."""
     if failure is not None and (found := _PRINTED_FRACTION.search(failure.text)):
         return float(found[1].rstrip("."))
-    return case.config.number("mem_fraction_static")
+    configured = case.config.number("mem_fraction_static")
+    return configured if configured is not None else _wrapped_fraction(case)[1]
+
+
+def _wrapped_fraction(case: Case) -> tuple[str, float | None]:
+    """The fraction as a launcher around SGLang spells it (``--sglang-mem-fraction-static``), with its value; SGLang's own name otherwise."""
+    for name, value in (case.command.flags if case.command else {}).items():
+        if name.endswith("mem-fraction-static") and name != FRACTION:
+            try:
+                return name, float(str(value).rstrip(",;"))
+            except ValueError:
+                return name, None
+    return FRACTION, None
 
 
 def _before_and_after_load(case: Case) -> tuple[float | None, float | None, list[Evidence], list[Arithmetic]]:
@@ -80,7 +94,7 @@ def kv_pool_no_room(case: Case) -> Verdict | None:
     negative = next((override for override in case.run.overrides if _NEGATIVE.search(override.text)), None)
     notice = case.run.notice_with("larger than the profiled value -")
     if failure is None and negative is None and notice is None:
-        return None
+        return _hardly_any_pool(case)
     if failure is not None and _draft_squeezes(case, failure):
         return None
     fits, lines, steps = _floor(case, failure)
@@ -91,6 +105,8 @@ def kv_pool_no_room(case: Case) -> Verdict | None:
     explanation = "Weights and KV pool share the static fraction of the GPU memory that was free before loading. The weights take all of it"
     explanation += f": at {now:g} nothing is left for KV." if now is not None else ", so nothing is left for KV."
     fix, extra = _raise_fraction(case, now, fits)
+    if now is not None and fits is not None and now > fits + 0.02:
+        extra = f"The weights need only {fits:.3f}, so a fraction of {now:g} would leave room: check that the flag reached the server (server_args)."
     return Verdict(
         Severity.CRITICAL,
         Confidence.CERTAIN,
@@ -104,16 +120,61 @@ def kv_pool_no_room(case: Case) -> Verdict | None:
     )
 
 
+def _hardly_any_pool(case: Case) -> Verdict | None:
+    """A start that succeeded with next to nothing left of the static share: the pool holds less than a twentieth of the context."""
+    least = min(case.run.capacities, key=lambda item: item.max_total_num_tokens, default=None)
+    begin, end, lines, steps = _before_and_after_load(case)
+    now = fraction(case)
+    if least is None or not least.context_len or begin is None or end is None or now is None:
+        return None
+    rest = end - begin * (1 - now)
+    if least.max_total_num_tokens > 0.05 * least.context_len or rest > 0.02 * begin:
+        return None
+    refused = case.run.notice_with("exceeds the maximum allowed length")
+    steps += [
+        step("left for the pool", f"{end:.2f} - {begin:.2f} × (1 - {now:g})", rest, "GiB"),
+        step("pool", "printed", least.max_total_num_tokens, "tokens"),
+    ]
+    steps.append(step("smallest fraction that holds the weights", f"1 - {end:.2f}/{begin:.2f}", 1 - end / begin))
+    return Verdict(
+        Severity.ERROR if refused else Severity.WARNING,
+        Confidence.CERTAIN,
+        "kv_pool",
+        f"--mem-fraction-static {now:g} leaves room for {least.max_total_num_tokens:,} tokens only",
+        "The weights take nearly all of the static share. The server runs, but a single request of usual length does not fit into the pool.",
+        cite(
+            [
+                least.mark.evidence("max_total_num_tokens="),
+                *lines,
+                refused.mark.evidence("exceeds") if refused else None,
+                case.config.evidence("mem_fraction_static"),
+            ]
+        ),
+        steps,
+        [
+            increase(
+                FRACTION, _above(1 - end / begin, now), "share of the memory free before loading", "room for requests of the usual length"
+            )
+        ],
+    )
+
+
+def _speculates(case: Case) -> bool:
+    """Whether the server speculates: its configuration, or the words around the flags of the launch command."""
+    words = case.command.unknown if case.command else ()
+    return bool(case.config.get("speculative_algorithm")) or any("speculative" in word.lower() for word in words)
+
+
 def _draft_squeezes(case: Case, failure: Failure) -> bool:
     """Whether a speculative draft model is what took the room (weights counted from 0.5.14; loaded first in any case here)."""
-    if not case.config.get("speculative_algorithm"):
+    if not _speculates(case):
         return False
     loads = [len(ledger.all("load_begin")) for ledger in case.run.ledgers.values()]
     if any(count > 1 for count in loads) or failure.has_frame("eagle", "draft"):
         return True
     # without the load lines: the fraction is already as high as fractions go, so it is not what is wrong
     now = fraction(case, failure)
-    return not loads and now is not None and now >= 0.8 and bool(case.config.get("speculative_draft_model_path"))
+    return not loads and now is not None and now >= 0.8
 
 
 def _raise_fraction(case: Case, now: float | None, floor: float | None) -> tuple[list[Recommendation], str]:
@@ -131,7 +192,7 @@ def _raise_fraction(case: Case, now: float | None, floor: float | None) -> tuple
         if floor is not None
         else "raise it until the start succeeds; the log lacks the figures"
     )
-    fix = [increase("--mem-fraction-static", value, "share of the memory free before loading", why)]
+    fix = [increase(_wrapped_fraction(case)[0], value, "share of the memory free before loading", why)]
     chunk = case.config.number("chunked_prefill_size")
     if auto and chunk and chunk > 8192 and case.release.may_be("0.5.3", "0.5.23"):
         fix.append(decrease("--chunked-prefill-size", 8192, "tokens", "each chunk token takes 1.5 MiB from the automatic fraction"))
@@ -140,12 +201,17 @@ def _raise_fraction(case: Case, now: float | None, floor: float | None) -> tuple
 
 
 def _above(floor: float | None, now: float | None) -> float:
-    """A fraction to recommend: the floor plus headroom, rounded up to a hundredth; without a floor a step above the present one."""
-    if floor is not None:
-        return min(MAX_USEFUL_FRACTION, math.ceil((floor + _HEADROOM) * 100 - 1e-6) / 100)
-    if now is None:
-        return 0.88
-    return 0.85 if now < 0.7 else min(0.95, round(now + 0.05, 2))
+    """A fraction to recommend, never below the present one.
+
+    With the floor: the floor plus headroom, rounded up to a hundredth. A fraction below one half belongs to a server that shares its card
+    (with a trainer, with another engine) or was typed without the weights in mind: twice as much. Else a step of five points.
+    """
+    step_up = 0.88 if now is None else 2 * now if now < 0.5 else now + 0.05 if now < 0.94 else now + 0.01
+    if floor is None:
+        return round(min(MAX_USEFUL_FRACTION, step_up), 3)
+    value = math.ceil((floor + _HEADROOM) * 100 - 1e-6) / 100
+    small = step_up if now is not None and now < 0.5 else 0.0
+    return round(min(MAX_USEFUL_FRACTION, max(value, small, now or 0.0)), 3)
 
 
 @rule("LF202", "gpu_weights_oom", "The weights do not fit on the GPU")
@@ -304,6 +370,8 @@ def static_fraction_too_high(case: Case) -> Verdict | None:
         )
         fix = _lower_fraction(case, sizes, steps)
         where = "while the KV pool was allocated" if stage == "pool" else "in the first work after the start"
+        if failure.has_frame("init_attention_backend"):
+            where = "in the workspace of the attention backend, after the KV pool"
         return Verdict(
             Severity.CRITICAL,
             Confidence.CERTAIN,
@@ -337,10 +405,11 @@ def _little_left(case: Case) -> Verdict | None:
     ended = case.run.lowest("graph_end", last=True)
     evidence = [left[0], ended.mark.evidence("avail mem=") if ended else None, case.config.evidence("mem_fraction_static")]
     steps = [step("free after start", "printed", left[1], "GiB")]
+    whole = before.avail_gib if before and before.avail_gib else card_gib(case)[0]
     fix: list[Recommendation] = [decrease("--mem-fraction-static", None, "share", "leave about 5 GiB beside the static share")]
-    if now is not None and before and before.avail_gib:
-        value = math.floor((now - (5 - left[1]) / before.avail_gib) * 100) / 100
-        steps.append(step("fraction that leaves 5 GiB", f"{now:g} - (5 - {left[1]:.2f})/{before.avail_gib:.2f}", value))
+    if now is not None and whole:
+        value = math.floor((now - (5 - left[1]) / whole) * 100) / 100
+        steps.append(step("fraction that leaves 5 GiB", f"{now:g} - (5 - {left[1]:.2f})/{whole:.2f}", value))
         fix = [
             decrease(
                 "--mem-fraction-static",
@@ -554,7 +623,8 @@ def draft_model_memory(case: Case) -> Verdict | None:
     """The speculative draft model's weights, KV or graphs are what did not fit.
 
     Why: from 0.5.14 draft weights and draft KV are inside the static share; before, they came on top of it.
-    Confirm: a second `Load weight begin/end` in the same process, or a draft worker in the frames.
+    Confirm: a second `Load weight begin/end` in the same process, or a draft worker in the frames; after a start that succeeded, far more
+    `available_gpu_mem` than `P × (1 - f)`.
     Fix: a quantised model, more GPUs, or no draft model.
     False friends: `kv_pool_no_room` without speculation.
     """
@@ -563,7 +633,7 @@ def draft_model_memory(case: Case) -> Verdict | None:
     struck = next((item for item, stage in oom.gpu_ooms(case) if stage == "draft"), None)
     cause = struck or (failure if squeezed else None)
     if cause is None:
-        return None
+        return _idle_draft_share(case)
     fits, lines, steps = _floor(case, cause)
     tp = case.config.size("tp_size")
     fix = [
@@ -587,4 +657,37 @@ def draft_model_memory(case: Case) -> Verdict | None:
         cite([cause.evidence(), *lines, case.config.evidence("speculative_draft_model_path", "speculative_algorithm")]),
         steps,
         fix,
+    )
+
+
+def _idle_draft_share(case: Case) -> Verdict | None:
+    """A speculating server whose pool came out smaller than its share: what was set aside for the draft stays unused.
+
+    Without speculation everything but ``P × (1 - f)`` is in use after the start, so a larger rest was priced for the draft and not taken.
+    """
+    left, now, cap = _left_after_start(case), fraction(case), case.config.number("max_total_tokens")
+    begin = case.run.lowest("load_begin")
+    whole = begin.avail_gib if begin and begin.avail_gib else card_gib(case)[0]
+    if left is None or now is None or whole is None or cap is not None or not _speculates(case):
+        return None
+    idle = left[1] - whole * (1 - now)
+    if idle < max(4.0, 0.05 * whole):
+        return None
+    return Verdict(
+        Severity.INFO if case.run.serving.windows else Severity.WARNING,
+        Confidence.POSSIBLE,
+        "capacity",
+        f"about {idle:.1f} GiB of the static share stay unused beside the draft model",
+        "Draft weights, draft KV and what loading left behind were priced when the pool was sized; less of it is in use now. The pool could be that much larger.",
+        cite([left[0], case.config.evidence("speculative_algorithm", "mem_fraction_static")]),
+        [
+            step("left after start", "printed", left[1], "GiB"),
+            step("outside the static share", f"{whole:.2f} × (1 - {now:g})", whole * (1 - now), "GiB"),
+            step("unused part of the share", f"{left[1]:.2f} - {whole * (1 - now):.2f}", idle, "GiB"),
+        ],
+        [
+            upgrade("sglang", None, "a release that frees what loading left behind before it sizes the pool"),
+            Recommendation("--speculative-algorithm", Action.REMOVE, None, "", "Alternative: a run without the draft shows what it costs"),
+        ],
+        missing=["the same start without speculation: the difference in tokens is what the draft costs"],
     )

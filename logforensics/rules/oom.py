@@ -48,6 +48,7 @@ _POOL_FRAMES = (
     "kv_cache_configurator",
     "model_runner_kv_cache_mixin",
     "init_kv_cache",
+    "init_attention_backend",  # workspaces of the attention backend: before any capture
 )
 _GRAPH_FRAMES = ("graph_runner", "capture_one_batch_size", "init_device_graphs", "init_cuda_graphs", "cuda_graph_backend", "warmup_compile")
 _HOST_FRAMES = ("memory_pool_host", "pool_host", "hiradix_cache", "hybrid_cache_controller")
