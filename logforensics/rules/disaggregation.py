@@ -28,7 +28,8 @@ _REGISTER = Sign(
 _UNREGISTERED = Sign(re.compile(r"not registered by any active device"))
 _TRANSFER = Sign(
     re.compile(
-        r"(?:Prefill|Decode) transfer failed|KVTransferError|[Ff]ailed to send kv chunk|Session \S+ failed|it might be dead|KVPoll\.(?:WaitingForInput|Transferring)"
+        r"(?:Prefill|Decode) transfer failed|KVTransferError|[Ff]ailed to send kv chunk|Session \S+ failed|it might be dead|could be dead|Losing connection with (?:prefill|decode)"
+        r"|KVPoll\.(?:WaitingForInput|Transferring)"
         r"|NIXL_ERR|nixl.{0,60}(?:error|fail)|[Tt]ransfer(?:ring)? (?:KV|kv).{0,60}(?:fail|timed? ?out)|send_?(?:kv|aux).{0,40}fail"
     ),
     unless=re.compile(r"KVPoll\.Bootstrapping|(?:bootstrap|handshake) failed for request|prefill (?:parallel )?info"),
@@ -42,7 +43,7 @@ _NETWORK = Sign(
     ),
     origins=("notice",),
 )
-_ECHO = re.compile(r"unknown reason from another rank|Aborted by AbortReq|another rank")
+_ECHO = re.compile(r"unknown reason from another rank|another rank")
 _GLOG = re.compile(r"^[EFW]\d{4} \d\d:\d\d:\d\d\.\d+")
 _STORE = Sign(
     re.compile(
@@ -117,7 +118,7 @@ def pd_transfer_failure(case: Case) -> Verdict | None:
     `--disaggregation-ib-device`, and test each pair with `ib_write_bw`.
     False friends: `prefill instance might be dead` is a guess; the warm-up uses a fake sender and proves nothing.
     """
-    failed = matching(case, _TRANSFER)
+    failed = [item for item in matching(case, _TRANSFER) if "Aborted by AbortReq" not in item.text]  # a client that left
     unregistered = matching(case, _REGISTER, _UNREGISTERED)
     if not failed and not (unregistered and (_disaggregated(case) or matching(case, _UNREGISTERED))):
         return None
@@ -145,7 +146,7 @@ def pd_transfer_failure(case: Case) -> Verdict | None:
             ]
         ),
         steps,
-        _transfer_fix(cause, failed),
+        _transfer_fix(cause, [*unregistered, *failed]),
         missing=["the log of the other instance"]
         + ([] if cause != "unknown" else ["the transfer engine's own lines (MC_LOG_LEVEL=INFO, NIXL_LOG_LEVEL=INFO)"]),
     )
@@ -182,7 +183,14 @@ def _transfer_story(cause: str, telling: Sequence[Trouble], echoes: Sequence[Tro
     return story + "`instance might be dead` is a guess of the waiting side."
 
 
-def _transfer_fix(cause: str, failed: Sequence[Trouble]) -> list[Recommendation]:
+def _transfer_fix(cause: str, troubles: Sequence[Trouble]) -> list[Recommendation]:
+    if cause == "registration" and any("Cannot allocate memory" in item.text for item in troubles):
+        return [
+            other(
+                "ulimit -l", "unlimited locked memory for the process (docker: --ulimit memlock=-1): registration pins what it registers"
+            ),
+            set_to("--disaggregation-transfer-backend", "nixl", "", "Alternative: another transport, for a test"),
+        ]
     if cause == "registration":
         return [
             other("nvidia_peermem", "modprobe nvidia_peermem on both hosts: registering device memory fails with EFAULT without it"),
@@ -193,7 +201,7 @@ def _transfer_fix(cause: str, failed: Sequence[Trouble]) -> list[Recommendation]
         set_to("--disaggregation-ib-device", "the cards that are routed between the nodes", "", "pairs only cards that reach each other"),
         other("network", "ib_write_bw between each pair of cards, before serving"),
     ]
-    if any(re.search(r"WaitingForInput|timed? ?out", item.text) for item in failed):
+    if any(re.search(r"WaitingForInput|timed? ?out", item.text) for item in troubles):
         fix.append(environment("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", 600, "the default is 300 s; only where prefill is merely busy"))
     if cause == "unknown":
         fix.append(other("logs", "read the log of the other instance"))

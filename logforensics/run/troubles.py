@@ -25,7 +25,8 @@ Frames = tuple[tuple[str, int, str], ...]
 
 _SUSPECT = re.compile(
     r"error|fail|refused|timed? ?out|reset by|closed by|NOT connected|peer ranks|abort|ssert|segfault|fatal|leak|illegal|\bXid\b|NVRM|fallen off"
-    r"|exceeded|broken|inactive|not registered|unable|cannot|could not|couldn't|crash|killed|exception|healthy before|NCCL WARN|mismatch|reconnect|invalid",
+    r"|exceeded|broken|inactive|not registered|unable|cannot|could not|couldn't|crash|killed|exception|healthy before|NCCL WARN"
+    r"|fault by|Watchdog caught|mismatch|reconnect|invalid",
     re.IGNORECASE,
 )
 _STAMPS = re.compile(
