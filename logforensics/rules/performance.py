@@ -27,6 +27,8 @@ from logforensics.units import GIB
 _FULL_SHARE = 0.5  # of the scheduler's time
 _CAP_SHARE = 0.3
 _MOST_SLOTS = 5  # per request: extra buffers with the overlap scheduler (configs/mamba_utils.py, 0.5.20)
+_FRACTION_STEPS = (0.03, 0.05, 0.08)
+_LARGEST_SHOWN = 0.97
 _FREE_GIB = 4.0  # stays free when a higher fraction is proposed
 
 
@@ -114,6 +116,7 @@ def _levers(
     if cell := cell_bytes(case):
         evidence.append(cell[1])
         steps.append(step("KV bytes per token and rank", cell[2], round(cell[0]), "bytes"))
+        steps += _by_architecture(case)
     fix: list[Recommendation] = []
     if _window_pool_binds(window):
         fix.append(increase("--swa-full-tokens-ratio", None, "window tokens : full tokens", "the sliding-window pool is the full one"))
@@ -122,6 +125,15 @@ def _levers(
     else:
         fix += _fraction_lever(case, capacity, steps)
     return steps, [*fix, *_other_levers(case, total, per_request)]
+
+
+def _by_architecture(case: Case) -> list[Arithmetic]:
+    """The bytes per token that the model's architecture gives, beside those of the log."""
+    if case.kv_prediction is None or case.kv_prediction[1].from_log:
+        return []
+    terms = [term for term in case.kv_prediction[1].terms if term.unit == "B per token"]
+    expression = " + ".join(f"{term.name} {term.expression}" for term in terms)
+    return [step("the same by the architecture", expression, round(case.kv_prediction[1].bytes_per_token), "bytes")] if terms else []
 
 
 def _fraction_lever(case: Case, capacity: Capacity, steps: list[Arithmetic]) -> list[Recommendation]:
@@ -136,20 +148,25 @@ def _fraction_lever(case: Case, capacity: Capacity, steps: list[Arithmetic]) -> 
     if value <= now:
         return []
     tokens = tokens_at(case, capacity, value)
-    if tokens:
-        steps.append(
-            step(
-                f"KV tokens at --mem-fraction-static {value:g}",
-                f"T + ({value:g} - {now:g}) × {before.avail_gib:.2f} GiB / c",
-                tokens,
-                "tokens",
-            )
-        )
+    steps += _fraction_table(case, capacity, now, before.avail_gib, value)
     gain = f"about {tokens:,} KV tokens ({tokens / capacity.max_total_num_tokens - 1:+.0%})" if tokens else "more KV tokens"
     risk = f"; {left:.1f} GiB are free after start, {_FREE_GIB:g} stay" if left is not None else ""
     if any(item.stage == "load_end" and "ForConditionalGeneration" in (item.detail or "") for item in case.run.memory_steps):
         risk += "; images and video need some of that, so go in steps"
     return [increase("--mem-fraction-static", value, "share of the memory free before loading", gain + risk)]
+
+
+def _fraction_table(case: Case, capacity: Capacity, now: float, before_gib: float, advised: float) -> list[Arithmetic]:
+    """KV tokens at some fractions: linear in the fraction, not proportional to it. What more tokens leave free is shown beside them."""
+    steps = []
+    for fraction in sorted({advised, *(round(now + more, 3) for more in _FRACTION_STEPS)}):
+        tokens = tokens_at(case, capacity, fraction)
+        if tokens is None or fraction > _LARGEST_SHOWN:
+            continue
+        left = f", {capacity.avail_gib - (fraction - now) * before_gib:.1f} GiB stay free" if capacity.avail_gib is not None else ""
+        expression = f"{capacity.max_total_num_tokens:,} + ({fraction:g} - {now:g}) × {before_gib:.2f} GiB / c{left}"
+        steps.append(step(f"KV tokens at --mem-fraction-static {fraction:g}", expression, tokens, "tokens"))
+    return steps
 
 
 def _other_levers(case: Case, total: int | None, per_request: float | None) -> list[Recommendation]:
