@@ -57,9 +57,10 @@ class LineReader:
 
     Args:
         stamped: SGLang's own lines carry its bracket in this log, so that one without it is the tail of a torn one.
+        step: 1, or -1 where a log is read from its last line to its first.
     """
 
-    def __init__(self, *, stamped: bool = False) -> None:
+    def __init__(self, *, stamped: bool = False, step: int = 1) -> None:
         self.tally = Tally()
         self._rows: dict[str, list[Row]] = {}
         self._packs = packs.load()
@@ -68,6 +69,7 @@ class LineReader:
         self._stamped = stamped
         self._whole: set[tuple[str, frozenset[str]]] = set()
         self._doubtful: list[_Doubtful] = []
+        self._step = step
         self._next = 1
         self._torn = False
 
@@ -87,7 +89,7 @@ class LineReader:
         if number != self._next:
             self._traces.pause()  # the lines between were records that a worker has read
             self._torn = False
-        self._next = number + 1
+        self._next = number + self._step
         if not unterminated and pieces.is_single(text):
             outcome = self._piece(number, text, known=known, cut=False)
         else:
@@ -266,7 +268,7 @@ class LineReader:
                 return True
             self._end_dump()
         if Dump.begins(message):
-            self._dump = Dump(self._next - 1, prefix, message)
+            self._dump = Dump(self._next - self._step, prefix, message)
             return True
         return False
 

@@ -12,7 +12,9 @@ from logforensics.schema import FRAMES
 
 KEY = 4  # letters by which heads are grouped; no head is shorter
 INTEGERS = frozenset({"Int32", "Int64", "UInt64", "UInt16", "UInt32"})
-_LOGGED = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR)[: ]\S{1,60}\.py:\d{1,6}: |(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:")  # other loggers' heads
+_LOGGED = re.compile(
+    r"(?:DEBUG|INFO|WARNING|ERROR)[: ]\S{1,60}\.py:\d{1,6}: |(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:"
+)  # other loggers' heads
 _NUMBER = re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
 
 

@@ -19,10 +19,13 @@ class Readable(Protocol):
         ...
 
 
-def cut_at_newlines(stream: Readable, size: int) -> Iterator[bytes]:
-    """Blocks of about ``size`` bytes that end at a newline; a longer line makes a longer block."""
+def cut_at_newlines(stream: Readable, size: int, *, patient: bool = True) -> Iterator[bytes]:
+    """Blocks of about ``size`` bytes that end at a newline; a longer line makes a longer block.
+
+    Where not ``patient``, a block is what one read gives.
+    """
     carry: list[bytes] = []
-    while block := _fill(stream, size):
+    while block := _fill(stream, size) if patient else stream.read(size):
         cut = block.rfind(b"\n") + 1
         if cut == 0:
             carry.append(block)

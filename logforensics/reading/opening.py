@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logforensics.errors import InputError
-from logforensics.reading.sources import Source, describe, standard_input
+from logforensics.reading.sources import STDIN_NAME, Source, describe, growing, standard_input
 from logforensics.reading.streams import Layered, packing_of, read_errors, unpacked
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ _LOG_NAME = re.compile(
 _TAR_NAME = re.compile(r"(?i)\.(?:tar|tgz|tbz2|txz)(?:\.\w+)?$")
 
 
-def open_sources(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Source]:
+def open_sources(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, follow: bool = False) -> list[Source]:
     """Check each path and say how to read it; ``-`` is standard input.
 
-    A folder stands for the logs in it, a glob for the files it matches, a tar or zip file for the logs among its members.
+    A folder stands for the logs in it, a glob for the files it matches, a tar or zip file for the logs among its members. With ``follow``,
+    plain files are read on while they grow.
 
     Raises:
         InputError: a path does not exist, holds no log, is empty, or holds binary data.
@@ -37,6 +38,8 @@ def open_sources(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
     sources = [source for path in paths for source in _opened(os.fspath(path))]
+    if follow:
+        sources = [growing(source.name, source.path) if source.path and source.name != STDIN_NAME else source for source in sources]
     if not sources:
         raise InputError("no log was given: name a file, or - for standard input")
     return sources
@@ -150,7 +153,9 @@ class _TarFile:
         raw = path.open("rb")
         packing = packing_of(raw.read(16))
         raw.seek(0)
-        self._stream: Any = unpacked(raw, packing) if packing else raw
+        self._stream: Any = raw
+        if packing:
+            self._stream = unpacked(raw, packing)
         self.archive: tarfile.TarFile = tarfile.open(fileobj=self._stream, mode="r|")
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 import tempfile
+import weakref
 from bisect import bisect_right
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from logforensics.errors import InputError
 from logforensics.reading.cutting import cut_at_newlines, exact_reads
+from logforensics.reading.following import GrowingFile
 from logforensics.reading.streams import PEEK, Layered, Recoded, encoding_of, packing_of, read_errors, unpacked
-from logforensics.reading.wrappers import Wrapper, detect, is_stamped
+from logforensics.reading.wrappers import Wrapper, detect, is_newest_first, is_stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +49,8 @@ class Source:
         path: the plain file that is read in place; None where the bytes have to be unpacked or recoded.
         wrappers: what other programs put in front of its lines.
         stamped: SGLang's bracket with a time stamp stands in front of its lines.
+        newest_first: the last line that was written comes first, as some consoles export it.
+        live: the log is read while it grows; chunks come as soon as there is something in them.
         cut: the compressed data ended too early; what could be unpacked was read.
     """
 
@@ -54,6 +58,8 @@ class Source:
     path: Path | None
     wrappers: tuple[Wrapper, ...] = ()
     stamped: bool = False
+    newest_first: bool = False
+    live: bool = False
     cut: bool = False
     _open: Callable[[], Readable] | None = field(default=None, repr=False)
     _starts: list[tuple[int, int]] = field(default_factory=list, repr=False)
@@ -86,7 +92,7 @@ class Source:
                     yield from exact_reads(stream.fileno(), size)
             elif self._open is not None:
                 with _closing(self._open()) as stream:
-                    yield from cut_at_newlines(_Salvaging(stream, self), size)
+                    yield from cut_at_newlines(_Salvaging(stream, self), size, patient=not self.live)
         except read_errors() as error:
             raise InputError(f"{self.name}: cannot be read: {error}") from error
 
@@ -185,6 +191,7 @@ class Pipe:
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
         self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the Source
+        weakref.finalize(self, self._spool.close)
         self._ended = False
 
     def open(self) -> Readable:
@@ -241,14 +248,30 @@ def describe(name: str, path: Path | None, reopen: Callable[[], Readable]) -> So
         raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     encoding = encoding_of(name, head)
     if encoding is None:
-        return Source(name, path, detect(head), is_stamped(head), _open=reopen)
+        return Source(name, path, **_traits(head), _open=reopen)
     text = head.decode(encoding, "replace").lstrip("\ufeff").encode()
 
     def recode() -> Readable:
         raw = reopen()
         return Layered(Recoded(raw, encoding), raw)
 
-    return Source(name, None, detect(text), is_stamped(text), _open=recode)
+    return Source(name, None, **_traits(text), _open=recode)
+
+
+def _traits(head: bytes) -> dict[str, Any]:
+    wrappers = detect(head)
+    return {"wrappers": wrappers, "stamped": is_stamped(head), "newest_first": is_newest_first(head)}
+
+
+def growing(name: str, path: Path) -> Source:
+    """A file that is read while it grows.
+
+    Raises:
+        InputError: there is nothing to read so far, or it holds binary data.
+    """
+    source = describe(name, None, Pipe(GrowingFile(path)).open)
+    source.live = True
+    return source
 
 
 def standard_input() -> Source:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_WRAPPERS = 3  # kubectl --timestamps --prefix in front of Ray is the deepest seen
 _SAMPLE_LINES = 400
+_MIN_BACK = 3
 _ISO = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
 
 
@@ -76,7 +78,7 @@ WRAPPERS = (
     Wrapper("unknown", r"^[^\[\]{}\"']{1,120}(\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})", keeps="${1}"),
 )
 _COMPILED = {wrapper: re.compile(wrapper.expression) for wrapper in WRAPPERS}
-_STAMP = re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?: [A-Z]|\])")
+_STAMP = re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -95,6 +97,13 @@ def detect(head: bytes) -> tuple[Wrapper, ...]:
 def is_stamped(head: bytes) -> bool:
     """Whether SGLang's own lines carry its bracket: some line of the beginning does."""
     return _STAMP.search(head) is not None
+
+
+def is_newest_first(head: bytes) -> bool:
+    """Whether time runs backwards from line to line: never forwards in the beginning of the log, and backwards at least a few times."""
+    stamps = [match.group() for match in _STAMP.finditer(head)]
+    back = sum(later < earlier for earlier, later in pairwise(stamps))
+    return back >= _MIN_BACK and not any(later > earlier for earlier, later in pairwise(stamps))
 
 
 def _outermost(lines: Sequence[str]) -> Wrapper | None:
