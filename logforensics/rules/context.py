@@ -14,6 +14,7 @@ _TOO_LONG = (
     re.compile(r"input \((?P<have>\d+) tokens\) is longer than the model's context length \((?P<limit>\d+) tokens\)"),
     re.compile(r"maximum context length of (?P<limit>\d+) tokens"),
 )
+_SEVERAL = 3  # refusals that are no single mistake of a client
 _DSV4_PAGE = 256  # tokens; page of the DeepSeek-V4 pools
 _DSV4_SWA_RATIO = 0.1
 
@@ -26,12 +27,13 @@ def context_length_exceeded(case: Case) -> Verdict | None:
     sliding-window model takes no more than its window pool holds (`full tokens × --swa-full-tokens-ratio`, in whole pages).
     Confirm: `Input length (n tokens) exceeds the maximum allowed length (m tokens)`; compare m with `context_len` and `max_total_num_tokens`.
     Fix: where the pool is the limit, more KV memory; where it is the context length, the client or `--context-length`.
-    False friends: a single too long request is the client's mistake; the server answers it with 400 and is well.
+    False friends: a single too long request is the client's mistake; the server answers it with 400 and is well (an
+    info; three or more, or a log without any batch line, are a warning).
     """
-    refused = next(((notice, found) for notice in _spoken(case) for pattern in _TOO_LONG if (found := pattern.search(notice[1]))), None)
-    if refused is None:
+    refused = [(evidence, found) for evidence, text in _spoken(case) for pattern in _TOO_LONG if (found := pattern.search(text))]
+    if not refused:
         return _window_pool(case)
-    (evidence, _), found = refused
+    evidence, found = refused[0]
     limit = int(found["limit"])
     capacity = min(case.run.capacities, key=lambda item: item.max_total_num_tokens, default=None)
     pool_bound = capacity is not None and capacity.context_len is not None and limit < 0.9 * capacity.context_len
@@ -39,7 +41,7 @@ def context_length_exceeded(case: Case) -> Verdict | None:
     if "have" in found.groupdict():
         steps.insert(0, step("request", "printed", int(found["have"]), "tokens"))
     return Verdict(
-        Severity.WARNING if pool_bound else Severity.INFO,
+        Severity.WARNING if pool_bound or len(refused) >= _SEVERAL or not case.run.serving.windows else Severity.INFO,
         Confidence.CERTAIN,
         "serving",
         f"requests of more than {limit:,} tokens are refused" + (": the KV pool holds no more" if pool_bound else ""),

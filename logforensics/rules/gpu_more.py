@@ -6,6 +6,7 @@ import math
 import re
 
 from logforensics.findings import Arithmetic, Confidence, Evidence, Recommendation, Severity
+from logforensics.models import all_gpus
 from logforensics.rules import oom, signatures
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, decrease, environment, increase, other, rule, step, upgrade
@@ -13,7 +14,6 @@ from logforensics.rules.signatures import Hit
 from logforensics.run.model import Capacity, KvPool, MemoryStep
 
 GIB = 2**30
-_CARDS_GIB = (8, 10, 11, 12, 16, 20, 22, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
 _DRAFT_FRAMES = ("eagle", "draft", "nextn", "standalone_worker", "spec_worker", "dflash")
 _BALANCE = 0.9  # model_runner.py: the least free card must have 0.9 of each rank's own
 _GUIDE_FREE_GIB = 8.0  # SGLang's tuning page: 5 to 8 GiB left after start is right, more is wasted
@@ -102,10 +102,11 @@ def _draft_stage(case: Case, hit: Hit) -> bool:
 
 
 def _mixed_cards(least: float | None, local: float | None) -> bool:
-    """Whether both figures are what an empty card of some size has free (95 to 99.5 % of it)."""
+    """Whether both figures are what an empty card of some known size has free (96 to 99.9 % of what its driver prints)."""
     if least is None or local is None:
         return False
-    return all(any(0.95 <= value / card <= 0.995 for card in _CARDS_GIB) for value in (least, local))
+    sizes = {size / 1024 for gpu in all_gpus() for size in (gpu.memory_mib, *gpu.other_mib) if size}
+    return all(any(0.96 <= value / size <= 0.999 for size in sizes) for value in (least, local))
 
 
 def _balance_steps(least: float | None, local: float | None) -> list[Arithmetic]:

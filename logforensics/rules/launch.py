@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from logforensics.findings import Action, Recommendation
 from logforensics.rules import signatures
-from logforensics.rules.case import Case
+from logforensics.rules.case import Case, Release
 from logforensics.rules.registry import Verdict, decrease, environment, other, remove, rule, set_to, upgrade
 from logforensics.rules.signatures import Hit
 from logforensics.sglang import flags
@@ -57,7 +57,7 @@ def _unrecognised(case: Case, rest: str) -> tuple[str, list[Recommendation]]:
         return f"the launch line holds stray words: {rest[:80]}", [other("launch command", f"remove or quote {rest[:80]!r}")]
     fix: list[Recommendation] = []
     for flag in unknown:
-        fix += _instead(case, flag, _value_after(words, flag))
+        fix += instead(case.release, flag, _value_after(words, flag))
     return f"this release does not know {', '.join(unknown)}", fix
 
 
@@ -69,7 +69,7 @@ def _value_after(words: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def _instead(case: Case, flag: str, value: str | None) -> list[Recommendation]:
+def instead(release: Release, flag: str, value: str | None) -> list[Recommendation]:
     """What to type instead of an unknown flag: another engine's word, one of another release, or the nearest spelling."""
     meant = _others().get(flag)
     if meant is not None:
@@ -82,8 +82,8 @@ def _instead(case: Case, flag: str, value: str | None) -> list[Recommendation]:
         return [*fix, Recommendation(meant, Action.SET, _typed_value(meant, value), "", f"what {flag} is called here")] if meant else fix
     known = flags.find_flag(flag)
     if known is not None and flag in known.spellings:
-        return [*_of_another_release(case, flag, known, value)]
-    near = get_close_matches(flag, _names(case.release.high), n=1, cutoff=0.78)
+        return _of_another_release(release, flag, known, value)
+    near = get_close_matches(flag, _names(release.high), n=1, cutoff=0.78)
     if near:
         return [
             Recommendation(near[0], Action.SET, _typed_value(near[0], value), "", f"{flag} looks like a misspelling of it"),
@@ -92,10 +92,10 @@ def _instead(case: Case, flag: str, value: str | None) -> list[Recommendation]:
     return [remove(flag, "no release of SGLang knows this flag")]
 
 
-def _of_another_release(case: Case, flag: str, known: flags.Flag, value: str | None) -> list[Recommendation]:
+def _of_another_release(release: Release, flag: str, known: flags.Flag, value: str | None) -> list[Recommendation]:
     """A flag that other releases know."""
     since = next((name for name in flags.releases() if name in known.releases), None)
-    if since is not None and case.release.before(since):
+    if since is not None and release.before(since):
         return [upgrade("sglang", since, f"{flag} exists from {since} on"), remove(flag, "Alternative: this release does not have it")]
     fix = []
     heir = flags.flag_by_field(known.renamed_to) if known.renamed_to else None

@@ -32,6 +32,8 @@ def tp_divisibility(case: Case) -> Verdict | None:
         value, steps = _whole_blocks(case, hit)
     elif hit.number("ep") is not None:
         value, steps = hit.number("denominator"), []
+    elif numerator is None:
+        value, steps = case.config.size("tp_size") // 2 or None, []
     else:
         value, steps = _dividing(case, numerator, denominator)
     what = hit.groups.get("what", "").replace("_", " ") or _component(hit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
+from logforensics.findings import Action, Arithmetic, Confidence, Recommendation, Severity
 from logforensics.rules import signatures, signs
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, environment, other, rule, set_to, step, upgrade
@@ -99,24 +99,31 @@ def slow_loading(case: Case) -> Verdict | None:
 
     Why: cold network storage, a checkpoint read once per rank, memory pressure, or a decompressing file system.
     Threshold: more than 300 s at less than 0.2 GiB/s per rank; a local NVMe disk gives 2 GiB/s and more, shared by the ranks.
+    Where only the progress bar is there: 600 s at 4 s per shard or more.
     Confirm: `Load weight end. elapsed=` against `mem usage=`; the seconds per shard of the progress bar.
     Fix: local disk or a warm page cache; fewer bytes.
     False friends: the first start after a download compiles and repacks as well; a second start tells.
     """
     slow = [item for item in case.run.memory_steps if item.stage == "load_end" and _is_slow(item)]
-    if not slow:
+    bar = _slowest_bar(case)
+    steps: list[Arithmetic]
+    if slow:
+        worst = max(slow, key=lambda item: item.elapsed_s or 0.0)
+        seconds, gib, line = worst.elapsed_s or 0.0, worst.usage_gib or 0.0, worst.mark.evidence("elapsed=")
+        steps = [step("speed", f"{gib:.2f} / {seconds:.1f}", gib / seconds, "GiB/s per rank")]
+    elif bar is not None and bar.finished and _is_slow_bar(bar):
+        seconds, line = bar.elapsed_s or 0.0, bar.mark.evidence("Completed")
+        steps = [step("seconds per shard", f"{seconds:g} / {bar.total}", seconds / bar.total, "s")]
+    else:
         return None
-    worst = max(slow, key=lambda item: item.elapsed_s or 0.0)
-    seconds, gib = worst.elapsed_s or 0.0, worst.usage_gib or 0.0
-    rate = gib / seconds
     return Verdict(
         Severity.WARNING if not case.run.serving.windows else Severity.INFO,
         Confidence.PROBABLE,
         "load",
-        f"loading took {seconds:.0f} s: {rate:.2f} GiB/s per rank",
+        f"loading took {seconds:.0f} s: {steps[0].value:.2f} {steps[0].unit if slow else 's per shard'}",
         "A local disk gives gigabytes per second. This start waited for storage (or swapped).",
-        cite([worst.mark.evidence("elapsed="), *_bar_evidence(case)]),
-        [step("speed", f"{gib:.2f} / {seconds:.1f}", rate, "GiB/s per rank")],
+        cite([line, bar.mark.evidence("Completed") if bar is not None else None]),
+        steps,
         [
             other("storage", "local disk or a warm page cache"),
             other("checkpoint", "a quantised checkpoint has half the bytes or less"),
@@ -131,15 +138,15 @@ def slow_loading(case: Case) -> Verdict | None:
     )
 
 
+def _is_slow_bar(bar: LoadBar) -> bool:
+    """Twice the limit of time at more than four seconds per shard, where no line says how many bytes were loaded."""
+    return (bar.elapsed_s or 0.0) >= 2 * _SLOW_SECONDS and (bar.elapsed_s or 0.0) / bar.total >= 4
+
+
 def _is_slow(item: MemoryStep) -> bool:
     if item.elapsed_s is None or item.usage_gib is None or item.elapsed_s < _SLOW_SECONDS:
         return False
     return 0 < item.usage_gib / item.elapsed_s < _SLOW_GIB_PER_SECOND
-
-
-def _bar_evidence(case: Case) -> list[Evidence]:
-    bar = _slowest_bar(case)
-    return [bar.mark.evidence("Completed")] if bar is not None else []
 
 
 @rule("LF315", "cuda_graph_failure", "Graph capture failed for a reason other than memory")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from logforensics.findings import Action, Confidence, Evidence, Recommendation
+from logforensics.findings import Action, Evidence, Recommendation
 from logforensics.rules import signatures
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, increase, rule, set_to, step
@@ -38,7 +38,7 @@ def shm_exhausted(case: Case) -> Verdict | None:
     stage = "init_dist" if not case.served() else "serving"
     return Verdict(
         signatures.severity(case, found[0].trouble),
-        Confidence.CERTAIN,
+        found[0].signature.confidence,
         stage,
         title,
         "Shared memory of this container ran out. It is a mount of its own, independent of the host's RAM and of the GPU.",

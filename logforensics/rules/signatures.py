@@ -45,6 +45,7 @@ _KEYS = {
     "why",
     "confidence",
     "start_only",
+    "innermost",
     "cites",
     "missing",
     "fix",
@@ -78,6 +79,7 @@ class Signature:
     says: tuple[re.Pattern[str], ...]
     unless: re.Pattern[str] | None
     frames: tuple[str, ...]
+    innermost: bool  # only the innermost frame counts
     stage: str | None
     title: str
     why: str
@@ -95,6 +97,13 @@ class Signature:
         if self.unless is not None and self.unless.search(text):
             return None
         return next((found for pattern in self.says if (found := pattern.search(text))), None)
+
+    def fits(self, trouble: Trouble) -> bool:
+        """Whether the frames are those of this signature, where it names any."""
+        if not self.innermost:
+            return not self.frames or trouble.has_frame(*self.frames)
+        name, _, function = trouble.frames[-1] if trouble.frames else ("", 0, "")
+        return any(needle in name or needle in function for needle in self.frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +149,7 @@ def claim(trouble: Trouble) -> Hit | None:
     """The first signature that fits a trouble, the root of its chain before what was raised from it."""
     for place, text in enumerate(trouble.texts):
         for signature in signatures():
-            if (found := signature.match(text)) is None or (signature.frames and not trouble.has_frame(*signature.frames)):
+            if (found := signature.match(text)) is None or not signature.fits(trouble):
                 continue
             groups = {name: value.strip().rstrip(".,") for name, value in found.groupdict().items() if value is not None}
             return Hit(signature, trouble, _with_package(groups), found[0].split("\n", 1)[0][:80].strip(), place)
@@ -151,7 +160,14 @@ def _timely(case: Case, hit: Hit) -> bool:
     """Whether a hit is a failure at all: a sentence of the start that the server outlived is none."""
     if hit.trouble.origin == "notice" and case.served():
         return False
-    return not (hit.signature.start_only and (case.served(hit.trouble.mark) or _outlived(case, hit.trouble)))
+    return not (hit.signature.start_only and (_up_before(case, hit.trouble) or _outlived(case, hit.trouble)))
+
+
+def _up_before(case: Case, trouble: Trouble) -> bool:
+    """Whether the server was up before this trouble: its warm-up request does not count."""
+    if case.run.ready is not None:
+        return case.run.ready.source == trouble.mark.source and case.run.ready.line < trouble.mark.line
+    return any(window.lines > 1 and window.first.line < trouble.mark.line for window in case.run.serving.windows)
 
 
 def _outlived(case: Case, trouble: Trouble) -> bool:
@@ -308,6 +324,7 @@ def _signature(row: Mapping[str, Any], origin: str) -> Signature:
             says=tuple(re.compile(text) for text in _texts(row["says"])) if "says" in row else _literally(_texts(row["find"])),
             unless=re.compile(row["unless"]) if "unless" in row else None,
             frames=_texts(row.get("frames", ())),
+            innermost=row.get("innermost", False),
             stage=row.get("stage"),
             title=row.get("title", ""),
             why=row.get("why", ""),
