@@ -32,14 +32,12 @@ def implied_bytes_per_token(a: Side, b: Side) -> tuple[int | None, tuple[Arithme
     size = round(known) if agrees and known else round(low)
     free = _span(a.free_range[0], a.free_range[1], ".2f")
     steps = [
-        Arithmetic("free before loading, over the ranks", "P", free, "GiB"),
+        Arithmetic("P, free before loading", "over the ranks", free, "GiB"),
         Arithmetic("more KV tokens", f"{tokens_b:,.0f} − {tokens_a:,.0f}", int(tokens_b - tokens_a), "tokens"),
-        Arithmetic(
-            "implied by the fractions", f"({fraction_b:g} − {fraction_a:g}) × P / tokens", _span(low, high, ",.0f"), "bytes per token"
-        ),
+        Arithmetic("the fractions imply", f"({fraction_b:g} − {fraction_a:g}) × P / more tokens", _span(low, high, ",.0f"), "B"),
     ]
     if known is not None:
-        steps.append(Arithmetic("by the architecture", "agrees" if agrees else "does not agree", round(known), "bytes per token"))
+        steps.append(Arithmetic("the architecture gives", "agrees" if agrees else "does not agree", round(known), "B"))
     return size, tuple(steps)
 
 

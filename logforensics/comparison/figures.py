@@ -24,7 +24,6 @@ class Kind(NamedTuple):
     unit: str
 
 
-SECTIONS = ("memory", "limits", "start", "serving", "prefill", "trouble")
 KINDS: dict[str, Kind] = {
     "free_before_load_gib": Kind("memory", "free before loading", "GiB"),
     "weights_gib": Kind("memory", "weights", "GiB"),

@@ -64,6 +64,11 @@ def field_of(name: str) -> str:
     return newest(flag.field if flag is not None else name.lstrip("-").replace("-", "_"))
 
 
+def matters(field: str) -> bool:
+    """Whether a setting may bear on speed or capacity."""
+    return _INCIDENTAL.fullmatch(field) is None and not is_secret(field)
+
+
 def spelling(field: str) -> str:
     """How a setting is called: its flag, or what it is where it is none."""
     flag = flags.flag_by_field(field)
@@ -98,7 +103,7 @@ def _difference(field: str, sides: Sequence[Side]) -> Difference | None:
         field=field,
         values=tuple(None if setting is None else _shown(field, setting.value) for setting in settings),
         origins=tuple("" if setting is None else setting.origin for setting in settings),
-        matters=_INCIDENTAL.fullmatch(field) is None and not is_secret(field),
+        matters=matters(field),
     )
 
 

@@ -70,14 +70,14 @@ def _told(load: EqualLoad) -> str:
 def _noise(load: EqualLoad, *, uncertain: bool) -> str:
     if uncertain and load.interval and max(load.interval.high - 1, 1 - load.interval.low) > NOISE:
         return "the interval holds zero: the logs are too short or too uneven to tell the two apart"
-    return f"less than {NOISE:.0%} is what two starts of one configuration may differ by"
+    return f"less than {100 * NOISE:.0f} % is what two starts of one configuration may differ by"
 
 
 def _through(load: EqualLoad) -> str:
     """Throughput = running × accepted length × steps/s: which of the three carries the difference."""
     parts = {
         "the number of running requests": (load.running, ("{:,.1f}", "")),
-        "acceptance": ((load.accept[0] or 1.0, load.accept[1] or 1.0), ("{:.2f}", " tokens a step")),
+        "acceptance": ((load.accept[0] or 1.0, load.accept[1] or 1.0), ("{:.4g}", " tokens a step")),
         "step time": (load.steps, ("{:.2f}", " steps/s per request")),
     }
     total = math.log(load.ratio)
@@ -151,7 +151,7 @@ def _width(a: Side, b: Side) -> str | None:
     if all(value is not None for value in seen) and max(value or 0.0 for value in seen) < _NEAR_LIMIT * least / schedulers:
         return None
     return (
-        f"at concurrency {most:,.0f}, {narrow.name} runs {least:,.0f} wide with {most - least:,.0f} waiting, {wide.name} runs all of them "
+        f"at concurrency {most:,.0f} {narrow.name} runs {least:,.0f} wide with {most - least:,.0f} queued, {wide.name} runs all "
         f"(effective max_running_requests {limits[0]:,.0f} against {limits[1]:,.0f})"
     )
 
@@ -209,7 +209,7 @@ def _capacity(a: Side, b: Side, differences: Sequence[Difference]) -> Verdict:
 
 
 def _trade(b: Side, moved: dict[str, float], more: list[str], less: list[str], reasons: tuple[str, ...]) -> Verdict:
-    gives = " and ".join(f"{1 - moved[key]:.0%} of the {_NOUNS[key]}" for key in less)
+    gives = " and ".join(f"{100 * (1 - moved[key]):.0f} % of the {_NOUNS[key]}" for key in less)
     takes = " and ".join(f"{_change(moved[key])} {_NOUNS[key]}" for key in more)
     use: tuple[str, ...] = ()
     if "swa_pool_tokens" in more and "full_pool_tokens" in less:
