@@ -142,7 +142,7 @@ def _split(data: bytes) -> pl.DataFrame:
         "row_index_name": "n",
         "row_index_offset": 1,
     }
-    return pl.read_csv(data, **options)
+    return pl.read_csv(data, **options).rechunk()  # its threads leave eight pieces, each of which every operation would visit
 
 
 def _without_access(lines: pl.DataFrame) -> tuple[pl.DataFrame, int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -68,9 +70,10 @@ def parse(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None,
     gathered: dict[str, list[pl.DataFrame]] = {name: [] for name in FRAMES}
     for log in logs:
         pieces: dict[str, list[pl.DataFrame]] = {}
-        for found in log.pieces():
-            for name, frames in found.items():
-                pieces.setdefault(name, []).extend(frames)
+        with _without_cycle_collection():
+            for found in log.pieces():
+                for name, frames in found.items():
+                    pieces.setdefault(name, []).extend(frames)
         for name, frames in pieces.items():
             if frames:
                 gathered[name].append(with_source(log.source.name, frames, log.launches, newest_first=log.source.newest_first))
@@ -81,6 +84,18 @@ def parse(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None,
         is_sglang=any(log.tally.sglang for log in logs),
         _opened={source.name: source for source in sources},
     )
+
+
+@contextmanager
+def _without_cycle_collection() -> Iterator[None]:
+    """Rows are many small objects without cycles: looking for cycles among them costs 4 % of a parse and finds nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Stream:
