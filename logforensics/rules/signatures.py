@@ -182,15 +182,19 @@ def _heard(case: Case) -> list[Trouble]:
         known = {(item.mark.source, item.line) for item in case.run.troubles}
         spoken = (notice for notice in case.run.notices if _any_literal().search(notice.text))
         others = (_as_trouble(notice) for notice in spoken if (notice.mark.source, notice.mark.line) not in known)
-        heard = sorted((*heard, *others), key=lambda item: item.line) if len(case.run.sources) < 2 else [*heard, *others]
+        heard = _merged(heard, list(others)) if len(case.run.sources) < 2 else [*heard, *others]
     seen: dict[tuple[object, str], Trouble] = {}
     for item in heard:
-        if item.origin == "notice" and _IN_PASSING.search(item.texts[0]):
+        if item.origin == "notice" and (len(seen) >= _DISTINCT or _IN_PASSING.search(item.texts[0])):
             continue
         seen.setdefault((item.rank, item.identity + item.texts[-1][:200]), item)
-        if len(seen) >= _DISTINCT:
-            break
     return list(seen.values())
+
+
+def _merged(heard: list[Trouble], others: list[Trouble]) -> list[Trouble]:
+    """Both by line, backwards where the log is an export with the newest line first."""
+    backwards = len(heard) > 1 and heard[0].line > heard[-1].line
+    return sorted((*heard, *others), key=lambda item: item.line, reverse=backwards)
 
 
 @cache
