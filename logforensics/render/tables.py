@@ -74,13 +74,13 @@ def render_runs(runs: Runs, fmt: Literal["text", "md", "html"], screen: Screen, 
 def _screen_blocks(runs: Runs, screen: Screen, columns: tuple[str, ...]) -> list[Block]:
     names = columns or _fitting(runs, min(screen.width, _WIDEST) - _INDENT)
     blocks: list[Block] = [_runs_table(runs, names, wide=min(screen.width, _WIDEST) - _INDENT)]
-    files = runs.frame["source"].n_unique()
-    told = f"{runs.frame.height:,} runs in {files:,} files"
+    told = f"{plural(runs.frame.height, 'run')} in {plural(runs.frame['source'].n_unique(), 'file')}"
     hidden = [name for name in runs.varying if name not in names]
     if hidden and not columns:
-        told += f"; {len(hidden)} more flags vary: {', '.join(hidden[:6])}{', …' if len(hidden) > 6 else ''} (--columns, or --format csv)"
+        some = ", ".join(hidden[:6]) + (", …" if len(hidden) > 6 else "")
+        told += f"; {plural(len(hidden), 'flag')} with several values not shown: {some} (--columns, or --format csv)"
     if runs.skipped:
-        told += f"; {len(runs.skipped):,} files hold no run (--verbose names them)"
+        told += f"; {plural(len(runs.skipped), 'file')} {'holds' if len(runs.skipped) == 1 else 'hold'} no run (--verbose says why)"
     blocks.append(Paragraph(told, quiet=True))
     return blocks
 
