@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from logforensics.findings import Finding
     from logforensics.hardware import Hardware
     from logforensics.parsing import ParsedLog, parse
+    from logforensics.reporting import report
     from logforensics.watching import watch
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "compare",
     "diagnose",
     "parse",
+    "report",
+    "watch",
 ]
 
 _HOMES = {
@@ -42,6 +45,7 @@ _HOMES = {
     "compare": "logforensics.comparison",
     "diagnose": "logforensics.engine",
     "parse": "logforensics.parsing",
+    "report": "logforensics.reporting",
     "watch": "logforensics.watching",
 }
 

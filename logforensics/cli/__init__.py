@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 from typer.main import get_command
 
-from logforensics.cli import demo, diagnose, explain, frames, watch
+from logforensics.cli import compare, demo, diagnose, explain, export, frames, report, runs, sql, watch
 from logforensics.cli.options import CANNOT_USE, INTERRUPTED, Version, examples
 from logforensics.errors import LogforensicsError
 
@@ -39,7 +39,7 @@ app = typer.Typer(
     # The default for --help is what typer assumes anyway; saying it spares every command pydantic, which typer would import to check it.
     context_settings={"help_option_names": ["-h", "--help"], "default_map": {"help": False}},
 )
-for command in (diagnose, watch, demo, frames, explain):
+for command in (diagnose, watch, compare, runs, report, frames, sql, export, demo, explain):
     app.command(command.NAME, epilog=command.EPILOG)(command.run)
 
 

@@ -1,0 +1,91 @@
+"""How the trouble could have been seen earlier: the first line of the log from which each finding follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from logforensics.engine import make_case
+from logforensics.findings import Finding, Severity
+from logforensics.parsing import ParsedLog
+from logforensics.reporting.model import Foresight, Place
+from logforensics.rules import Case, all_rules
+from logforensics.run import build_run
+from logforensics.run.model import STAGES, Mark
+from logforensics.run.timeline import mark_at
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_FEWEST_BATCHES = 20  # fewer say little about load
+_LOUD = (Severity.CRITICAL, Severity.ERROR, Severity.WARNING)
+
+
+def foresight_of(parsed: ParsedLog, case: Case, findings: Sequence[Finding], known: Mapping[str, Any]) -> tuple[Foresight, ...]:
+    """For each loud finding, the first stage after which its rule would have said it.
+
+    Args:
+        parsed: the whole log.
+        case: its case.
+        findings: what was found.
+        known: what the user knows, as :func:`logforensics.engine.make_case` takes it.
+    """
+    wanted = {finding.code: finding for finding in findings if finding.severity in _LOUD}
+    rules = {rule.code: rule for rule in all_rules() if rule.code in wanted}
+    trouble = _first_trouble(case)
+    found: dict[str, Foresight] = {}
+    for stage, mark in _checkpoints(case, parsed.frames["decode"]):
+        if not rules or (trouble.time and mark.time and mark.time > trouble.time):
+            break
+        early = _case_until(parsed, mark, known)
+        for code in list(rules):
+            told = rules[code].apply(early)
+            if told is not None and told.severity in _LOUD:
+                del rules[code]
+                found[code] = _foresight(wanted[code], stage, mark, trouble)
+    return tuple(found[code] for code in wanted if code in found)
+
+
+def _first_trouble(case: Case) -> Mark:
+    """What people noticed: the first trouble of the run, or the end of its log."""
+    troubles = case.run.troubles
+    return troubles[0].mark if troubles else case.run.last_mark
+
+
+def _checkpoints(case: Case, decode: pl.DataFrame) -> list[tuple[str, Mark]]:
+    """The end of each stage (before the last rank has reached it, ranks may still differ), then decode lines ever further apart."""
+    reached = [(name, case.run.stages[name].last) for name in STAGES if name in case.run.stages]
+    place = _FEWEST_BATCHES
+    while place < decode.height:
+        reached.append(("serving", mark_at(decode, place)))
+        place *= 2
+    return sorted(reached, key=lambda item: item[1].line)
+
+
+def _case_until(parsed: ParsedLog, mark: Mark, known: Mapping[str, Any]) -> Case:
+    """The case as it stood when a line was written."""
+    frames = {name: frame.filter(_before(mark)) for name, frame in parsed.frames.items()}
+    return make_case(build_run(replace(parsed, frames=frames)), **known)
+
+
+def _before(mark: Mark) -> pl.Expr:
+    import polars as pl
+
+    here = (pl.col("source") == mark.source) & (pl.col("line") <= mark.line)
+    if mark.time is None:
+        return here
+    return here | ((pl.col("source") != mark.source) & (pl.col("time") <= mark.time))
+
+
+def _foresight(finding: Finding, stage: str, mark: Mark, trouble: Mark) -> Foresight:
+    before = (trouble.time - mark.time).total_seconds() if trouble.time and mark.time else None
+    return Foresight(
+        code=finding.code,
+        title=finding.title,
+        place=Place(mark.source, mark.line),
+        time=mark.time.isoformat() if mark.time else None,
+        stage=stage,
+        seconds_before=before if before and before > 0 else None,
+        by_flags_alone=stage == "launch",
+    )

@@ -1,0 +1,128 @@
+"""The story of a run in sentences: what it cost, and what happened when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from logforensics.findings import Finding, Severity
+from logforensics.render.words import number, plural
+from logforensics.reporting.model import Moment, Place
+from logforensics.rules import Case
+from logforensics.run.model import STAGES, Mark
+from logforensics.watching.words import duration, stage_name
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_TROUBLES_TOLD = 12
+
+
+def impact_of(case: Case, requests: pl.DataFrame) -> tuple[str, ...]:
+    """What the trouble meant for those who used the server."""
+    return tuple(_impact(case, requests))
+
+
+def _impact(case: Case, requests: pl.DataFrame) -> Iterator[str]:
+    run = case.run
+    if len(run.launches) > 1:
+        yield f"The log holds {len(run.launches)} server starts; this report is about the last one."
+    elapsed = _between(run.launch.mark if run.launch else run.first_mark, run.last_mark)
+    if not case.served():
+        took = f" {duration(elapsed)} after its start" if elapsed else ""
+        yield f"The server did not answer a single request: its log ends{took}, after the stage “{stage_name(run.stage)}”."
+    else:
+        yield from _served(case)
+    yield from _losses(case, requests)
+
+
+def _served(case: Case) -> Iterator[str]:
+    run, windows = case.run, case.run.serving.windows
+    start = _between(run.launch.mark, run.ready) if run.launch and run.ready else None
+    if start:
+        yield f"The server was ready {duration(start)} after its start."
+    if windows:
+        seconds = max(window.seconds for window in windows)
+        peak = sum(window.throughput_peak for window in windows if not window.rank.pp)
+        yield (
+            f"It decoded for {duration(seconds)} at {number(round(run.serving.throughput_mean))} token/s on average, "
+            f"{number(round(peak))} at best."
+        )
+        waiting = max(window.queue_max for window in windows)
+        share = max(window.waiting_share for window in windows)
+        if waiting:
+            yield f"Up to {plural(waiting, 'request')} waited; requests were waiting {share:.0%} of the time."
+
+
+def _losses(case: Case, requests: pl.DataFrame) -> Iterator[str]:
+    serving = case.run.serving
+    if serving.retraction_events:
+        lost = sum(event.requests for event in serving.retractions)
+        yield f"{plural(serving.retraction_events, 'retraction')} sent {plural(lost, 'running request')} back to the queue."
+    statuses = requests.drop_nulls("status").group_by("status").len().sort("len", descending=True)
+    for status, count in statuses.head(4).iter_rows():
+        yield f"{plural(count, 'HTTP answer')} had the status {status}."
+    troubles = case.run.troubles
+    if troubles and serving.windows and troubles[0].mark.line > serving.windows[0].first.line:
+        last = serving.windows[0]
+        yield f"At most {plural(last.running_max, 'running request')} and the queue behind them were lost when the server failed."
+
+
+def timeline_of(case: Case, findings: Sequence[Finding]) -> tuple[Moment, ...]:
+    """Starts, stages, load, troubles and where findings stand, in line order."""
+    moments = [*_starts(case), *_load(case), *_troubles(case), *_found(findings)]
+    last = case.run.last_mark
+    moments.append(_moment(last, "end", "the last line that was understood"))
+    return tuple(sorted(moments, key=lambda moment: (moment.place.source, moment.place.line)))
+
+
+def _starts(case: Case) -> Iterator[Moment]:
+    run = case.run
+    for launch in run.launches[:-1]:
+        yield _moment(launch.mark, "start", "an earlier server start")
+    for name in STAGES:
+        stage = run.stages.get(name)
+        if stage is None:
+            continue
+        ranks = f" on the last of {len(stage.marks)} ranks" if len(stage.marks) > 1 else ""
+        yield _moment(stage.last, "start", f"{stage_name(name)}{ranks}")
+
+
+def _load(case: Case) -> Iterator[Moment]:
+    serving = case.run.serving
+    for window in serving.windows[:4]:
+        name = f" ({window.rank.label})" if len(serving.windows) > 1 else ""
+        if window.full_mark:
+            yield _moment(window.full_mark, "load", f"the KV pool is full and the queue at its longest{name}")
+        yield _moment(window.last, "load", f"last decode line{name}")
+    if serving.retraction_first:
+        yield _moment(serving.retraction_first, "load", "first retraction")
+
+
+def _troubles(case: Case) -> Iterator[Moment]:
+    troubles = case.run.troubles
+    for trouble in troubles[:_TROUBLES_TOLD]:
+        who = f" ({trouble.rank.label})" if any(number is not None for number in trouble.rank) else ""
+        mark = Mark(trouble.mark.source, trouble.line, trouble.when)
+        yield _moment(mark, "trouble", f"{trouble.head}{who}")
+    if len(troubles) > _TROUBLES_TOLD:
+        rest = troubles[_TROUBLES_TOLD]
+        yield _moment(rest.mark, "trouble", f"… and {len(troubles) - _TROUBLES_TOLD} more")
+
+
+def _found(findings: Sequence[Finding]) -> Iterator[Moment]:
+    for finding in findings:
+        if finding.severity is not Severity.INFO and finding.evidence:
+            first = finding.evidence[0]
+            yield Moment(None, Place(first.source, first.line), "finding", f"{finding.code}: {finding.title}")
+
+
+def _moment(mark: Mark, kind: str, text: str) -> Moment:
+    return Moment(mark.time.isoformat() if mark.time else None, Place(mark.source, mark.line), kind, text)
+
+
+def _between(first: Mark, last: Mark) -> float | None:
+    if first.time is None or last.time is None:
+        return None
+    seconds = (last.time - first.time).total_seconds()
+    return seconds if seconds >= 0 else None
