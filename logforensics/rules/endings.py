@@ -12,6 +12,8 @@ from logforensics.run.model import Notice, ShutdownEvent
 
 SIGKILL = -9
 _RSS = re.compile(r"(?P<kind>anon|shmem)-rss:(?P<kb>\d+)kB")
+_VICTIM = re.compile(r"(?:task=|Killed process \d+ \()([^,)\s]+)")
+_OUR_NAMES = ("sglang", "python", "pt_main", "ray")  # the kernel cuts names to 15 characters
 _STARTING = ("launch", "init_dist_begin", "init_dist_end", "load_begin")
 
 
@@ -22,8 +24,11 @@ def sigkills(case: Case) -> list[ShutdownEvent]:
 
 
 def kernel_lines(case: Case) -> list[ShutdownEvent]:
-    """Lines of the kernel's OOM killer."""
-    return [event for event in case.run.shutdowns if event.event == "kernel_oom"]
+    """Lines of the kernel's OOM killer about this server: a victim of another name does not count while the server serves."""
+    found = [event for event in case.run.shutdowns if event.event == "kernel_oom"]
+    victims = {name for event in found for name in _VICTIM.findall(event.text)}
+    ours = not victims or not case.served() or any(name.startswith(_OUR_NAMES) for name in victims)
+    return found if ours else []
 
 
 def explained_by_exception(case: Case) -> bool:
