@@ -1,19 +1,22 @@
 """Write the generated pages: frames, findings and the command line. ``--check`` only compares.
 
-    python docs/make_docs.py [--check]
+python docs/make_docs.py [--check]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 _DEMO_BEGIN, _DEMO_END = "<!-- demo: written by docs/make_docs.py -->", "<!-- end of demo -->"
-COMMANDS = ("", "diagnose", "demo", "frames", "explain")
+COMMANDS = ("", "diagnose", "watch", "compare", "runs", "report", "frames", "sql", "export", "demo", "explain")
+_CONSOLE = re.compile(r"(?P<head>```console\n\$ (?P<command>logforensics [^\n]*)\n)(?P<output>.*?)(?P<end>^```$)", re.DOTALL | re.MULTILINE)
 
 
 def frames_page() -> str:
@@ -75,8 +78,9 @@ def commands_page() -> str:
 def _screen(*words: str) -> str:
     """What a command prints in a pipe, 80 columns wide."""
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
-    done = subprocess.run([sys.executable, "-m", "logforensics", *words], capture_output=True, text=True, check=True, env=environment)  # noqa: S603
-    return "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip()
+    command = [sys.executable, "-m", "logforensics", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=DOCS.parent)  # noqa: S603
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
 
 
 def readme() -> str:
@@ -87,9 +91,20 @@ def readme() -> str:
     return f"{before}{_DEMO_BEGIN}\n```text\n{_screen('demo')}\n```\n{_DEMO_END}{after}"
 
 
+def howto_pages() -> dict[str, str]:
+    """The how-tos with what their ```console commands print now."""
+    found = {}
+    for path in sorted((DOCS / "howto").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        found[f"howto/{path.name}"] = _CONSOLE.sub(
+            lambda block: f"{block['head']}{_screen(*shlex.split(block['command'])[1:])}\n{block['end']}", text
+        )
+    return found
+
+
 def pages() -> dict[str, str]:
     """Every generated page by its path under docs/."""
-    return {"frames.md": frames_page(), "commands.md": commands_page(), **finding_pages(), "../README.md": readme()}
+    return {"frames.md": frames_page(), "commands.md": commands_page(), **finding_pages(), **howto_pages(), "../README.md": readme()}
 
 
 def main() -> int:

@@ -71,6 +71,18 @@ def test_a_refusal_is_one_line_and_status_2() -> None:
     assert done.stderr.startswith(b"logforensics: the query cannot be answered: ")
 
 
+@pytest.mark.parametrize("command", ["compare", "runs", "sql", "export"])
+def test_help_shows_an_example_and_imports_nothing_heavy(command: str) -> None:
+    code = (
+        "import sys; from logforensics.cli import main; status = main([sys.argv[1], '--help'])\n"
+        "heavy = {name.partition('.')[0] for name in sys.modules} & {'polars', 'rich', 'regex', 'numpy', 'sqlite3'}\n"
+        "sys.exit(f'imported {heavy}' if heavy else status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, command], capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    assert f"Examples:\n    logforensics {command}" in done.stdout.decode()
+
+
 def test_secrets_and_escapes() -> None:
     frame = pl.DataFrame({"text": ["api_key='sk-abcdefgh12345678' \x1b[31mred"], "number": [1.5]})
     shown = frame_to_text(frame, Screen(width=120))
