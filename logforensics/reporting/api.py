@@ -87,5 +87,5 @@ def _write_markdown(told: Report, path: Path) -> tuple[Path, ...]:
     images = {chart.key: f"{path.stem}-{chart.key}.svg" for chart in told.charts}
     for chart in told.charts:
         write_text(path.with_name(images[chart.key]), svg(chart.spec))
-    write_text(path, report_to_markdown(told, images))
+    write_text(path, report_to_markdown(told, images, path.parent))
     return (path, *(path.with_name(name) for name in images.values()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from urllib.parse import quote
 
 from logforensics.findings import Evidence, Finding
@@ -12,142 +14,136 @@ from logforensics.render.markdown import _command as command
 from logforensics.render.markdown import _escaped as escaped
 from logforensics.render.markdown import _fenced as fenced
 from logforensics.render.markdown import _table as table
+from logforensics.render.untrusted import visible
 from logforensics.reporting import wording
 from logforensics.reporting.model import Chart, Excerpt, Place, Report
 
 
-def report_to_markdown(report: Report, images: dict[str, str]) -> str:
-    """The text; ``images`` gives the file name of each chart by its key."""
-    return "\n\n".join(_blocks(report, images)) + "\n"
+def report_to_markdown(report: Report, images: Mapping[str, str], folder: Path | None = None) -> str:
+    """The text.
+
+    Args:
+        report: the report.
+        images: the file name of each chart by its key.
+        folder: where the text will lie, so that links lead from there to the logs; by default the current folder.
+    """
+    return "\n\n".join(block for block in _Text(report, images, folder or Path()).blocks() if block) + "\n"
 
 
-def _blocks(report: Report, images: dict[str, str]) -> Iterator[str]:
-    names = wording.names_of(report)
-    yield f"# {escaped(report.title)}"
-    yield from _summary(report)
-    yield "## Impact"
-    yield bullets(escaped(line) for line in report.impact)
-    yield "## Timeline"
-    yield _linked_table(
-        ("time", "line", "what happened"), [(m[0], _link(report, names, m[1]), escaped(m[2])) for m in wording.timeline(report)]
-    )
-    yield from _causes(report, names)
-    yield from _charts(report, images)
-    yield from _settings(report, names)
-    if report.diagnosis.recommended_command:
-        yield from command(report.diagnosis.recommended_command)
-    yield from _foresight(report, names)
-    yield from _appendix(report, names)
+class _Text:
+    """The blocks of the text, a method per section."""
 
+    def __init__(self, report: Report, images: Mapping[str, str], folder: Path) -> None:
+        self.report = report
+        self.images = images
+        self.folder = folder
+        self.names = wording.names_of(report)
 
-def _summary(report: Report) -> Iterator[str]:
-    diagnosis = report.diagnosis
-    yield f"**{escaped(diagnosis.verdict.upper())}**: {escaped(diagnosis.summary)}"
-    rows = wording.facts(report)
-    if rows:
-        yield table(("", ""), rows)
+    def blocks(self) -> Iterator[str]:
+        yield f"# {escaped(self.report.title)}"
+        yield from self.summary()
+        yield "## Impact"
+        yield bullets(map(escaped, self.report.impact))
+        yield "## Timeline"
+        moments = [(time, self.link(place), escaped(text)) for time, place, text, _ in wording.timeline(self.report)]
+        yield _linked_table(("time", "line", "what happened"), moments)
+        yield from self.causes()
+        yield from self.charts()
+        yield from self.settings()
+        if self.report.diagnosis.recommended_command:
+            yield from command(self.report.diagnosis.recommended_command)
+        yield from self.foresight()
+        yield from self.appendix()
 
+    def summary(self) -> Iterator[str]:
+        diagnosis = self.report.diagnosis
+        yield f"**{escaped(diagnosis.verdict.upper())}**: {escaped(diagnosis.summary)}"
+        rows = wording.facts(self.report)
+        if rows:
+            yield table(("", ""), rows)
 
-def _causes(report: Report, names: dict[str, str]) -> Iterator[str]:
-    for place, finding in enumerate(wording.loud(report)):
-        yield f"## {'Root cause' if place == 0 else 'Also found'}: {escaped(finding.title)}"
-        yield escaped(words.identity(finding))
-        yield "\n\n".join(escaped(line) for line in finding.explanation.strip().split("\n") if line.strip())
-        yield from _proof(report, finding, names)
-    quiet = wording.quiet(report)
-    if quiet:
-        yield "## Remarks"
-        yield bullets(escaped(f"{finding.title} ({finding.code})") for finding in quiet)
+    def causes(self) -> Iterator[str]:
+        for place, finding in enumerate(wording.loud(self.report)):
+            yield f"## {'Root cause' if place == 0 else 'Also found'}: {escaped(finding.title)}"
+            yield escaped(words.identity(finding))
+            yield "\n\n".join(escaped(line) for line in finding.explanation.strip().split("\n") if line.strip())
+            yield from self.proof(finding)
+        remarks = wording.quiet(self.report)
+        if remarks:
+            yield "## Remarks"
+            yield bullets(escaped(f"{finding.title} ({finding.code})") for finding in remarks)
 
+    def proof(self, finding: Finding) -> Iterator[str]:
+        if finding.evidence:
+            yield bullets(map(self.evidence, finding.evidence))
+        if finding.arithmetic:
+            yield table(("step", "expression", "result"), [(s.label, s.expression, words.result(s)) for s in finding.arithmetic])
+        if finding.recommendations:
+            yield bullets(
+                f"**{escaped(words.recommendation(advice))}** {escaped(advice.rationale)}".rstrip() for advice in finding.recommendations
+            )
 
-def _proof(report: Report, finding: Finding, names: dict[str, str]) -> Iterator[str]:
-    if finding.evidence:
-        yield bullets(_evidence(report, names, item) for item in finding.evidence)
-    if finding.arithmetic:
-        yield table(("step", "expression", "result"), [(s.label, s.expression, words.result(s)) for s in finding.arithmetic])
-    if finding.recommendations:
-        yield bullets(
-            f"**{escaped(words.recommendation(advice))}** {escaped(advice.rationale)}".rstrip() for advice in finding.recommendations
-        )
+    def evidence(self, item: Evidence) -> str:
+        text = words.cut(item.text, words.EXCERPT, item.needle)
+        return f"{self.link(Place(item.source, item.line))}: {_code(text)}"
 
+    def charts(self) -> Iterator[str]:
+        if self.report.charts:
+            yield "## Charts"
+        for chart in self.report.charts:
+            yield from self.chart(chart)
 
-def _evidence(report: Report, names: dict[str, str], item: Evidence) -> str:
-    text = words.cut(item.text, words.EXCERPT, item.needle).replace("`", "'")
-    return f"{_link(report, names, Place(item.source, item.line))}: {_code(text)}"
+    def chart(self, chart: Chart) -> Iterator[str]:
+        yield f"### {escaped(chart.title)}"
+        if chart.key in self.images:
+            yield f"![{escaped(chart.title)}]({quote(self.images[chart.key])})"
+        yield escaped(chart.caption)
+        header, *rows = chart.figures
+        yield table(header, rows)
+
+    def settings(self) -> Iterator[str]:
+        if self.report.settings:
+            yield "## Configured against took effect"
+            header, rows = wording.settings(self.report)
+            yield _linked_table(header, [(*map(escaped, cells), self.link(place) if place else "") for cells, place in rows])
+
+    def foresight(self) -> Iterator[str]:
+        if self.report.foresight:
+            yield "## How it could have been seen earlier"
+            yield bullets(f"{escaped(text)} ({self.link(place)})" for text, place in wording.foresight(self.report))
+            yield bullets(map(escaped, self.report.advice))
+
+    def appendix(self) -> Iterator[str]:
+        diagnosis = self.report.diagnosis
+        yield "## Appendix"
+        yield escaped(words.coverage_sentence(diagnosis.coverage))
+        yield table(("", ""), [*self.report.versions, *((f"log {at}", name) for at, name in enumerate(diagnosis.sources, 1))])
+        if diagnosis.missing:
+            yield "What would make this more certain:"
+            yield bullets(map(escaped, diagnosis.missing))
+        yield bullets(map(escaped, diagnosis.notes))
+        if self.report.excerpts:
+            yield "### Cited lines"
+            yield from map(self.excerpt, self.report.excerpts)
+
+    def excerpt(self, excerpt: Excerpt) -> str:
+        name = self.names.get(excerpt.source, excerpt.source)
+        return fenced("\n".join(f"{'>' if line in excerpt.cited else ' '} {name}:{line}  {text}" for line, text in excerpt.lines), "text")
+
+    def link(self, place: Place) -> str:
+        """A line of the log; as a link where the log can be reached from the report."""
+        text = escaped(f"{self.names.get(place.source, place.source)}:{place.line}")
+        if self.report.anonymized or not Path(place.source).is_file():
+            return text
+        return f"[{text}]({quote(os.path.relpath(place.source, self.folder))}#L{place.line})"
 
 
 def _code(text: str) -> str:
-    return "`" + escaped_code(text) + "`"
+    """Log text as a code span: on one line, without a backtick that would end it."""
+    return f"`{visible(text.replace('`', chr(39)).replace(chr(10), ' ')).strip() or ' '}`"
 
 
-def escaped_code(text: str) -> str:
-    """Log text for a code span: on one line, without a backtick that would end it."""
-    from logforensics.render.untrusted import visible
-
-    return visible(text.replace("`", "'").replace("\n", " ")).strip() or " "
-
-
-def _link(report: Report, names: dict[str, str], place: Place) -> str:
-    """A line of the log; as a link where the log may lie beside the report."""
-    text = escaped(f"{names.get(place.source, place.source)}:{place.line}")
-    if report.anonymized or place.source.startswith("<"):
-        return text
-    return f"[{text}]({quote(place.source)}#L{place.line})"
-
-
-def _charts(report: Report, images: dict[str, str]) -> Iterator[str]:
-    if report.charts:
-        yield "## Charts"
-    for chart in report.charts:
-        yield from _chart(chart, images)
-
-
-def _chart(chart: Chart, images: dict[str, str]) -> Iterator[str]:
-    yield f"### {escaped(chart.title)}"
-    if chart.key in images:
-        yield f"![{escaped(chart.title)}]({quote(images[chart.key])})"
-    yield escaped(chart.caption)
-    header, *rows = chart.figures
-    yield table(header, rows)
-
-
-def _settings(report: Report, names: dict[str, str]) -> Iterator[str]:
-    if report.settings:
-        yield "## Configured against took effect"
-        header, rows = wording.settings(report)
-        yield _linked_table(
-            header, [(*(escaped(cell) for cell in cells), _link(report, names, place) if place else "") for cells, place in rows]
-        )
-
-
-def _foresight(report: Report, names: dict[str, str]) -> Iterator[str]:
-    if report.foresight:
-        yield "## How it could have been seen earlier"
-        yield bullets(f"{escaped(text)} ({_link(report, names, place)})" for text, place in wording.foresight(report))
-        yield bullets(escaped(line) for line in report.advice)
-
-
-def _appendix(report: Report, names: dict[str, str]) -> Iterator[str]:
-    yield "## Appendix"
-    yield escaped(words.coverage_sentence(report.diagnosis.coverage))
-    yield table(("", ""), [*report.versions, *((f"log {at}", name) for at, name in enumerate(report.diagnosis.sources, 1))])
-    if report.diagnosis.missing:
-        yield "What would make this more certain:"
-        yield bullets(escaped(item) for item in report.diagnosis.missing)
-    if report.diagnosis.notes:
-        yield bullets(escaped(note) for note in report.diagnosis.notes)
-    if report.excerpts:
-        yield "### Cited lines"
-    for excerpt in report.excerpts:
-        yield _excerpt(excerpt, names)
-
-
-def _excerpt(excerpt: Excerpt, names: dict[str, str]) -> str:
-    name = names.get(excerpt.source, excerpt.source)
-    return fenced("\n".join(f"{'>' if line in excerpt.cited else ' '} {name}:{line}  {text}" for line, text in excerpt.lines), "text")
-
-
-def _linked_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _linked_table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """A table whose cells are Markdown already."""
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
