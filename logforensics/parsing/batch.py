@@ -263,10 +263,8 @@ def _value_of(field: Field, dtypes: Mapping[str, str]) -> pl.Expr:
     if field.tail:
         bare = bare.str.strip_suffix(field.tail)
     dtype = dtypes[field.column]
-    if dtype == "Boolean":
-        value = pl.when(bare == "True").then(True).when(bare == "False").then(False).otherwise(None)  # noqa: FBT003
-    else:
-        value = bare.cast(getattr(pl, dtype), strict=False)
+    words = pl.when(bare == "True").then(True).when(bare == "False").then(False)  # noqa: FBT003
+    value = words if dtype == "Boolean" else bare.cast(getattr(pl, dtype), strict=False)
     return value.alias(field.column)
 
 

@@ -52,7 +52,7 @@ class ChunkResult:
     unterminated: bool
 
 
-def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = ()) -> ChunkResult:
+def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = (), examples: int = EXAMPLES) -> ChunkResult:
     """Split ``data`` into lines and sort them: batch lines and bulk lines into frames, access lines away, the rest in order."""
     import polars as pl
 
@@ -82,16 +82,14 @@ def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = ()) -> ChunkResult:
         access=access,
         read=lines.height - access - notices.height - len(rest),
         unknown=notices.height,
-        unknown_examples=_examples(lines, notices),
+        unknown_examples=_examples(lines, notices, examples),
         unterminated=unterminated,
     )
 
 
-def _examples(lines: pl.DataFrame, notices: pl.DataFrame) -> list[tuple[int, str]]:
+def _examples(lines: pl.DataFrame, notices: pl.DataFrame, limit: int) -> list[tuple[int, str]]:
     return (
-        [(number, lines["line"][number - 1][:NOTICE_CHARS]) for number in notices["line"].head(EXAMPLES).to_list()]
-        if notices.height
-        else []
+        [(number, lines["line"][number - 1][:NOTICE_CHARS]) for number in notices["line"].head(limit).to_list()] if notices.height else []
     )
 
 

@@ -19,7 +19,7 @@ from logforensics.parsing.dumps import Dump
 from logforensics.parsing.patterns import CutRecord, Pattern
 from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.server_args import read_server_args
-from logforensics.parsing.tally import NOTICE_CHARS, Outcome, Tally, worst
+from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -57,11 +57,12 @@ class LineReader:
 
     Args:
         stamped: SGLang's own lines carry its bracket in this log, so that one without it is the tail of a torn one.
+        examples: how many unknown and damaged lines are kept.
         step: 1, or -1 where a log is read from its last line to its first.
     """
 
-    def __init__(self, *, stamped: bool = False, step: int = 1) -> None:
-        self.tally = Tally()
+    def __init__(self, *, stamped: bool = False, step: int = 1, examples: int = EXAMPLES) -> None:
+        self.tally = Tally(limit=examples)
         self._rows: dict[str, list[Row]] = {}
         self._packs = packs.load()
         self._traces = tracebacks.OpenTraces()

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _COMPILED = "compiled.json"
 _LAST = "notices.toml"  # what gives a row of its own is tried first
-_KEYS = frozenset("event frame head find fields text regex set required unbroken bare bulk bulk_open sample since until note level".split())
+_KEYS = frozenset(
+    ["event", "frame", "head", "find", "fields", "text", "regex", "set", "required", "unbroken", "bare", "bulk", "bulk_open", "sample"]
+) | {"since", "until", "note", "level"}
 
 
 def folder() -> Path:
@@ -74,7 +76,7 @@ def load_strictly() -> Packs:
     for pattern in packs.patterns:
         try:
             compiled(pattern.regex or "")
-        except re.error as error:
+        except re.error as error:  # noqa: PERF203 - the message must name the pattern
             raise PatternError(f"{pattern.origin}: the regex does not compile: {error}") from error
     return packs
 
@@ -132,7 +134,7 @@ def _read_toml() -> dict[str, dict[str, Any]]:
     for path in _files():
         try:
             found[path.name] = tomllib.loads(path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
+        except tomllib.TOMLDecodeError as error:  # noqa: PERF203 - the message must name the file
             raise PatternError(f"{path}: not valid TOML: {error}") from error
     return found
 

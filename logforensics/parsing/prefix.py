@@ -15,7 +15,7 @@ STAMP = r"(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
 HEAD = re.compile(rf"\[(?P<stamp>{STAMP})(?P<tags>(?: [^\]\[]{{1,120}})?)\](?: |$)")
 _GPU_ID = re.compile(r"\[gpu_id=\d+\] ")
 _BARE_RANK = re.compile(r"\[(?:rank(?P<rank>\d+)|(?P<tags>(?:(?:DP|PP|TP|EP)\d+ ?)+))\]:? ?")
-_OUTER_STAMP = re.compile(rf"(?P<stamp>\d{{4}}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{{1,6}})?)Z? (?:- )?(?P<level>[A-Z]{{4,8}})?:? *")
+_OUTER_STAMP = re.compile(r"(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)Z? (?:- )?(?P<level>[A-Z]{4,8})?:? *")
 _TAG = re.compile(r"\b(DP|PP|ATTN_CP|MOE_DP|TP|EP)(\d{1,5})\b")
 _TAG_COLUMN = {"DP": "dp", "PP": "pp", "TP": "tp", "EP": "ep"}
 NO_DATE = datetime(1970, 1, 1)

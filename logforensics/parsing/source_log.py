@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from logforensics.parsing.assembly import from_rows
 from logforensics.parsing.chunk import ChunkResult, read_chunk
 from logforensics.parsing.lines import LineReader
+from logforensics.parsing.tally import EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,13 +37,14 @@ class SourceLog:
         launches: line numbers of the server starts, in the order they were written.
     """
 
-    def __init__(self, source: Source, *, chunk_bytes: int | None = None, threads: int = THREADS) -> None:
+    def __init__(self, source: Source, *, chunk_bytes: int | None = None, threads: int = THREADS, examples: int = EXAMPLES) -> None:
         self.source = source
         self.lines = self.read = self.noise = 0
         self.launches: list[int] = []
         self._chunk_bytes = chunk_bytes
         self._threads = threads
-        self._reader = LineReader(stamped=source.stamped, step=-1 if source.newest_first else 1)
+        self._reader = LineReader(stamped=source.stamped, step=-1 if source.newest_first else 1, examples=examples)
+        self._examples = examples
         self.tally = self._reader.tally
 
     def pieces(self) -> Iterator[Pieces]:
@@ -92,16 +94,16 @@ class SourceLog:
         chunks = self.source.chunks(self._chunk_bytes) if self._chunk_bytes else self.source.chunks()
         wrappers = self.source.wrappers
         if self.source.live:  # what a growing log says now is wanted now
-            yield from (read_chunk(chunk.data, wrappers) for chunk in chunks)
+            yield from (read_chunk(chunk.data, wrappers, self._examples) for chunk in chunks)
             return
         first, second = next(chunks, None), next(chunks, None)
         if first is None or second is None:  # a small log: threads would cost more than they save
-            yield from (read_chunk(chunk.data, wrappers) for chunk in (first,) if chunk)
+            yield from (read_chunk(chunk.data, wrappers, self._examples) for chunk in (first,) if chunk)
             return
         with ThreadPoolExecutor(self._threads) as pool:
             waiting: deque[Future[ChunkResult]] = deque()
             for chunk in chain((first, second), chunks):
-                waiting.append(pool.submit(read_chunk, chunk.data, wrappers))
+                waiting.append(pool.submit(read_chunk, chunk.data, wrappers, self._examples))
                 if len(waiting) > self._threads:
                     yield waiting.popleft().result()
             while waiting:

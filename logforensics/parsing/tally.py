@@ -21,8 +21,9 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 @dataclass(slots=True)
 class Tally:
-    """Physical lines by outcome, with examples ``(line, text)`` of the unhappy ones."""
+    """Physical lines by outcome, with at most ``limit`` examples ``(line, text)`` of the unhappy ones."""
 
+    limit: int = EXAMPLES
     parsed: int = 0
     noise: int = 0
     unknown: int = 0
@@ -41,10 +42,10 @@ class Tally:
         else:
             setattr(self, outcome, getattr(self, outcome) + 1)
             examples = self.unknown_examples if outcome == "unknown" else self.damaged_examples
-            if len(examples) < EXAMPLES:
+            if len(examples) < self.limit:
                 examples.append((line, text[:NOTICE_CHARS]))
 
     def add_unknown(self, count: int, examples: Iterable[tuple[int, str]]) -> None:
         """Count lines that a worker has read as notices."""
         self.unknown += count
-        self.unknown_examples = sorted([*self.unknown_examples, *examples])[:EXAMPLES]
+        self.unknown_examples = sorted([*self.unknown_examples, *examples])[: self.limit]

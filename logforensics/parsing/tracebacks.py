@@ -97,7 +97,7 @@ class Traceback:
         self.state = "message"
         return True
 
-    def _in_message(self, number: int, text: str) -> bool:
+    def _in_message(self, _number: int, text: str) -> bool:
         link = self.links[-1]
         if not text.strip():
             self.state = "gap"
@@ -110,7 +110,7 @@ class Traceback:
         link.message.append(text)
         return True
 
-    def _in_gap(self, number: int, text: str) -> bool:
+    def _in_gap(self, _number: int, text: str) -> bool:
         if not text.strip():
             return True
         if any(text.startswith(sentence) for sentence in _CHAINS):
@@ -126,7 +126,7 @@ class Traceback:
             return True
         return False
 
-    def _in_chain(self, number: int, text: str) -> bool:
+    def _in_chain(self, _number: int, text: str) -> bool:
         if not text.strip():
             return True
         if OPENING in text:

@@ -1,0 +1,159 @@
+"""Do the packs still read what a SGLang release logs? And what does a log say that they do not know?
+
+Tools for the maintainers of the packs: :func:`audit` compares them with the source of a release, :func:`unknown_templates` sums up the
+lines of a log that nothing recognised.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from logforensics.errors import LogforensicsError
+from logforensics.parsing import batch, packs
+from logforensics.parsing.lines import LineReader
+from logforensics.parsing.prefix import read_prefix
+from logforensics.parsing.source_log import SourceLog
+from logforensics.parsing.templates import Template, read_templates
+from logforensics.reading import open_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from logforensics.parsing.log import Paths
+
+Change = Literal["same", "new", "changed"]
+_STAMP = "[2026-01-01 00:00:00 TP0] "
+_ALL = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A message of a family that the packs are meant to read.
+
+    Attributes:
+        family: which one (``patterns/families.toml``).
+        template: the message.
+        frame: the frame its example gave a row of; None where nothing read it.
+        change: ``new`` or ``changed`` against the earlier release, where one was given.
+    """
+
+    family: str
+    template: Template
+    frame: str | None
+    change: Change
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the packs read it."""
+        return self.frame is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The messages of all families in one release, and those of the earlier release that are gone."""
+
+    checked: tuple[Checked, ...]
+    gone: tuple[Template, ...]
+
+    @property
+    def gaps(self) -> tuple[Checked, ...]:
+        """What the packs are meant to read and do not."""
+        return tuple(item for item in self.checked if not item.is_read)
+
+
+def audit(package: Path, *, since: Path | None = None) -> Audit:
+    """Compare the packs with the messages in a wheel or source folder of SGLang.
+
+    Args:
+        package: the release to look at.
+        since: an earlier release; with it each message says whether it is new or changed.
+
+    Raises:
+        InputError: a path holds no SGLang.
+    """
+    fragments = [fragment for group in packs.tables("families.toml")["family"].values() for fragment in group]
+    templates = read_templates(package, fragments)
+    before = {} if since is None else dict(_of_families(read_templates(since, fragments)))
+    old_heads = {_head(shape) for shape in before}
+    checked: list[Checked] = []
+    now = dict(_of_families(templates))
+    for shape, (family, template) in now.items():
+        change: Change = "same"
+        if since is not None and shape not in before:
+            change = "changed" if _head(shape) in old_heads else "new"
+        checked.append(Checked(family, template, _batch_frame(template) if family == "batch" else _read_by(template), change))
+    gone = tuple(template for shape, (_, template) in before.items() if shape not in now)
+    return Audit(tuple(sorted(checked, key=lambda item: (item.family, item.template.shape))), gone)
+
+
+def _of_families(templates: Iterable[Template]) -> Iterable[tuple[str, tuple[str, Template]]]:
+    """``shape, (family, template)`` of the messages that the packs are meant to read."""
+    families = packs.tables("families.toml")["family"]
+    for template in templates:
+        shape = template.shape
+        for family, fragments in families.items():
+            if any(fragment in shape for fragment in fragments):
+                yield shape, (family, template)
+                break
+
+
+def _head(shape: str) -> str:
+    """What stays of a message when its values and its tail change: its first three words."""
+    return " ".join(re.sub(r"\{[^}]*\}", "{}", shape).split()[:3])
+
+
+def _read_by(template: Template) -> str | None:
+    """The frame that gets a row from an example of the message, in one line as a log holds it."""
+    reader = LineReader()
+    reader.feed(1, _STAMP + template.example().split("\n")[0], known=True)
+    reader.close()
+    frames = [name for name, rows in reader.take().items() if rows]
+    return frames[0] if frames and reader.tally.unknown == reader.tally.damaged == 0 else None
+
+
+def _batch_frame(template: Template) -> str | None:
+    """The frame of a batch line, if it still has the labels no row can be without; its text is put together in too many places to print one."""
+    kind = next(kind for kind, words in batch.WORDS.items() if words in template.shape)
+    table = batch.labels(kind)
+    printed = {table.columns.get(label) for label in re.findall(r"(?:, |^|\})(#?[a-z][\w .()/+-]*): (?=\{)", template.shape)}
+    return kind if table.essential <= printed else None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A kind of line that nothing recognised: how often, its text with ``<*>`` for what varies, and where it is first."""
+
+    count: int
+    template: str
+    source: str
+    line: int
+    example: str
+
+
+def unknown_templates(paths: Paths) -> list[Unknown]:
+    """The unknown lines of logs, grouped by what they have in common, most frequent first.
+
+    Raises:
+        InputError: a log cannot be read.
+        LogforensicsError: drain3, which finds the groups, is not installed.
+    """
+    try:
+        from drain3 import TemplateMiner
+        from drain3.template_miner_config import TemplateMinerConfig
+    except ImportError as error:
+        raise LogforensicsError("grouping unknown lines needs drain3: pip install 'logforensics[patterns]'") from error
+    miner = TemplateMiner(config=TemplateMinerConfig())
+    first: dict[int, tuple[str, int, str]] = {}
+    for source in open_sources(paths):
+        log = SourceLog(source, examples=_ALL)
+        for _ in log.pieces():
+            pass
+        for line, text in log.tally.unknown_examples:
+            message = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "<*>", text[read_prefix(text).end :])
+            found = miner.add_log_message(message)
+            first.setdefault(found["cluster_id"], (source.name, line, text))
+    groups = [Unknown(cluster.size, cluster.get_template(), *first[cluster.cluster_id]) for cluster in miner.drain.clusters]
+    return sorted(groups, key=lambda group: (-group.count, group.source, group.line))
