@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from logforensics.findings import Finding
     from logforensics.hardware import Hardware
     from logforensics.parsing import ParsedLog, parse
+    from logforensics.preflight import preflight
     from logforensics.reporting import report
     from logforensics.watching import watch
 
@@ -30,6 +31,7 @@ __all__ = [
     "compare",
     "diagnose",
     "parse",
+    "preflight",
     "report",
     "watch",
 ]
@@ -45,6 +47,7 @@ _HOMES = {
     "compare": "logforensics.comparison",
     "diagnose": "logforensics.engine",
     "parse": "logforensics.parsing",
+    "preflight": "logforensics.preflight",
     "report": "logforensics.reporting",
     "watch": "logforensics.watching",
 }

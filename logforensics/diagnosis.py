@@ -57,6 +57,7 @@ class Diagnosis:
     recommended_command: CorrectedCommand | None = None
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    command: Mapping[str, Any] | None = None  # preflight: flags by canonical name with typed values, and the environment
 
     def worst(self) -> Severity | None:
         """The worst severity among the findings, or None where there are none."""

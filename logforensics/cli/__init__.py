@@ -12,7 +12,23 @@ from typing import TYPE_CHECKING
 import typer
 from typer.main import get_command
 
-from logforensics.cli import compare, demo, diagnose, explain, export, frames, report, runs, sql, watch
+from logforensics.cli import (
+    compare,
+    config,
+    demo,
+    diagnose,
+    explain,
+    export,
+    flags,
+    frames,
+    gpus,
+    models,
+    preflight,
+    report,
+    runs,
+    sql,
+    watch,
+)
 from logforensics.cli.options import CANNOT_USE, INTERRUPTED, Version, examples
 from logforensics.errors import LogforensicsError
 
@@ -35,11 +51,10 @@ app = typer.Typer(
     ),
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
     # The default for --help is what typer assumes anyway; saying it spares every command pydantic, which typer would import to check it.
     context_settings={"help_option_names": ["-h", "--help"], "default_map": {"help": False}},
 )
-for command in (diagnose, watch, compare, runs, report, frames, sql, export, demo, explain):
+for command in (diagnose, preflight, watch, compare, runs, report, frames, sql, export, flags, models, gpus, demo, explain):
     app.command(command.NAME, epilog=command.EPILOG)(command.run)
 
 
@@ -56,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; whatever goes wrong is said in one line on standard error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = get_command(app).main(given, prog_name="logforensics", standalone_mode=False)
+        defaults = config.defaults(given, [command.name for command in app.registered_commands if command.name])
+        status = get_command(app).main(given, prog_name="logforensics", standalone_mode=False, default_map=defaults)
     except LogforensicsError as error:
         return _refuse(str(error))
     except _ClickError as error:

@@ -8,13 +8,20 @@ import typer
 from logforensics.cli import options
 
 NAME = "explain"
-EPILOG = options.examples("logforensics explain LF101", "logforensics explain host_overallocation_per_rank")
+EPILOG = options.examples(
+    "logforensics explain LF101",
+    "logforensics explain host_overallocation_per_rank",
+    "logforensics explain hicache-size-per-rank",
+    "logforensics explain mem-fraction-static",
+)
 
-Code = Annotated[str, typer.Argument(metavar="CODE", help="A finding's code, such as LF101, or a root cause, such as kv_capacity_bound.")]
+Code = Annotated[
+    str, typer.Argument(metavar="CODE", help="A finding's code (LF101) or root cause (kv_capacity_bound), a trap, an equation or a flag.")
+]
 
 
 def run(code: Code, *, no_color: options.NoColor = False) -> int:
-    """Explain a finding by its code.
+    """Explain a finding, a trap, an equation or a flag.
 
     What it means, how it is recognised, how to mend it.
     """

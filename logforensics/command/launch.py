@@ -86,6 +86,7 @@ def merged(first: Place | None, second: Place) -> Place:
         image=second.image or first.image,
         gpus=first.gpus if second.gpus is None else second.gpus,
         memory_bytes=first.memory_bytes if second.memory_bytes is None else second.memory_bytes,
+        nodes=second.nodes or first.nodes,
     )
 
 

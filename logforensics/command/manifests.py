@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from logforensics.command.launch import binary_size
@@ -175,8 +176,16 @@ def _recipe(document: Any) -> list[Invocation]:
         flags = roles[role]
         if isinstance(flags, Mapping):
             env = _environment(backend.get(f"{role}_environment"), is_compose=False)
-            found.append(Invocation((*DEFAULT_PROGRAM, *flag_words(flags)), env, place))
+            nodes = _nodes_of_worker(resources, role)
+            found.append(Invocation((*DEFAULT_PROGRAM, *flag_words(flags)), env, replace(place, nodes=nodes)))
     return found
+
+
+def _nodes_of_worker(resources: Mapping[str, Any], role: str) -> int | None:
+    """Machines that one worker of a role spans."""
+    short = "agg" if role == "aggregated" else role
+    nodes, workers = (str(resources.get(f"{short}_{what}", "")) for what in ("nodes", "workers"))
+    return max(int(nodes) // max(int(workers), 1), 1) if nodes.isdigit() and workers.isdigit() else None
 
 
 def _flag_mapping(document: Any) -> list[Invocation]:

@@ -43,11 +43,13 @@ class Place:
         image: container image.
         gpus: GPUs the process may use.
         memory_bytes: limit of host memory, bytes; it counts instead of the node's memory.
+        nodes: machines that one server spans.
     """
 
     image: str | None = None
     gpus: int | None = None
     memory_bytes: int | None = None
+    nodes: int | None = None
 
 
 @dataclass(frozen=True)

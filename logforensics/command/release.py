@@ -46,9 +46,14 @@ def _prefers(spelling: str, release: str) -> bool:
     return flag is not None and flag.name == spelling
 
 
+def first_release_serving(model: str) -> str:
+    """The first release that serves a model by its name or path; the oldest where nothing is known."""
+    lowered = model.lower()
+    return next((since for name, since in _FIRST_SERVED if name in lowered), releases()[0])
+
+
 def _serving(groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """The releases that can serve the model the command names."""
-    named = " ".join(value for spelling, values in groups if "model" in spelling for value in values[:1]).lower()
-    first = next((since for name, since in _FIRST_SERVED if name in named), releases()[0])
+    named = " ".join(value for spelling, values in groups if "model" in spelling for value in values[:1])
     known = list(releases())
-    return known[known.index(first) :]
+    return known[known.index(first_release_serving(named)) :]

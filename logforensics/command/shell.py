@@ -302,6 +302,7 @@ class _Shell:
         """The words that one word of the text becomes."""
         found: list[str] = []
         open_word: str | None = None
+        vanishes = False  # "${EMPTY[@]}" is no word, quotes or not
         for piece in word.pieces:
             if piece.kind is Kind.TEXT:
                 open_word = (open_word or "") + piece.text
@@ -310,11 +311,13 @@ class _Shell:
             self._spend(sum(map(len, values)))
             parts = [part for value in values for part in value.split()] if splits else values
             if not parts:
-                open_word = (open_word or "") if piece.quoted and piece.text != "@" and not piece.text.endswith("[@]") else open_word
+                vanishes = True
                 continue
             found += [] if len(parts) == 1 else [(open_word or "") + parts[0], *parts[1:-1]]
             open_word = (open_word or "") + parts[0] if len(parts) == 1 else parts[-1]
-        return found if open_word is None else [*found, open_word]
+        if open_word is None or (vanishes and not open_word and not found):
+            return found
+        return [*found, open_word]
 
     def _expand_text(self, text: str) -> str:
         """The text of a here-document with its variables put in."""

@@ -97,7 +97,8 @@ def _command(command: CorrectedCommand) -> Iterator[str]:
 
 
 def _coverage(coverage: Coverage, names: dict[str, str]) -> Iterator[str]:
-    yield f'<p class="soft">{_escaped(words.coverage_sentence(coverage))}</p>'
+    if coverage.lines:
+        yield f'<p class="soft">{_escaped(words.coverage_sentence(coverage))}</p>'
     examples = (*coverage.unknown_examples, *coverage.damaged_examples)
     if examples:
         lines = [_log_line(names.get(source, source), line, words.cut(text, words.EXCERPT)) for source, line, text in examples]

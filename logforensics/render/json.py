@@ -35,6 +35,8 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "sources": safe.sources,
         "findings": [_finding(finding) for finding in safe.findings],
     }
+    if safe.command is not None:
+        form["command"] = safe.command
     plain_form: dict[str, Any] = _plain(form)
     return plain_form
 

@@ -81,7 +81,8 @@ def _command(command: CorrectedCommand) -> Iterator[str]:
 
 
 def _coverage(coverage: Coverage, names: dict[str, str]) -> Iterator[str]:
-    yield _escaped(words.coverage_sentence(coverage))
+    if coverage.lines:
+        yield _escaped(words.coverage_sentence(coverage))
     examples = (*coverage.unknown_examples, *coverage.damaged_examples)
     if examples:
         yield _fenced(

@@ -47,6 +47,7 @@ def run_rows(run: Mapping[str, Any], *, verbose: bool = False) -> list[Row]:
     ledgers = _grouped(memory.get("gpu") or ())
     rows += _listed("GPU memory", ledgers if verbose else _ends(ledgers))
     rows += _row("host memory", _host(memory.get("host") or {}))
+    rows += _listed("plan", _plan(run.get("plan") or {}))
     rows += _listed("limits", _distinct(_limits(limit) for limit in run.get("limits") or ()))
     rows += _listed("serving", _serving(run.get("serving") or {}, verbose=verbose))
     return rows + _row("KV prediction", _prediction(run.get("kv_prediction") or {}))
@@ -76,7 +77,9 @@ def _version(run: Mapping[str, Any], *, verbose: bool) -> str | None:
 
 def _layout(run: Mapping[str, Any]) -> str | None:
     sizes = run.get("layout") or {}
-    parts = [f"{key.removesuffix('_size').upper()} {size}" for key, size in sizes.items() if key != "nnodes" and (size > 1 or key == "tp_size")]
+    parts = [
+        f"{key.removesuffix('_size').upper()} {size}" for key, size in sizes.items() if key != "nnodes" and (size > 1 or key == "tp_size")
+    ]
     if run.get("dp_attention"):
         parts.append("DP attention")
     if sizes.get("nnodes", 1) > 1:
@@ -119,6 +122,29 @@ def _grouped(ledgers: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _names(ranks: Sequence[str]) -> str:
     return ranks[0] if len(ranks) == 1 else ", ".join(ranks) if len(ranks) == 2 else f"{ranks[0]} … {ranks[-1]}"
+
+
+def _plan(plan: Mapping[str, Any]) -> list[str]:
+    """What preflight predicts of one GPU, in GiB: likeliest value, and the bounds in brackets."""
+    words = (
+        ("free_before_load_gib", "{} GiB free before loading"),
+        ("weights_gib", "{} GiB of weights"),
+        ("kv_and_states_gib", "{} GiB for KV"),
+        ("kv_tokens", "{} KV tokens"),
+    )
+    found = [form.format(_between(plan[key])) for key, form in words if isinstance(plan.get(key), Mapping)]
+    if plan.get("outside_gib") is not None:
+        wanted = sum(float(item.get("gib") or 0) for item in plan.get("wanted_outside") or ())
+        found.append(f"{plan['outside_gib']:.1f} GiB beside the static share, about {wanted:.1f} wanted there")
+    return found
+
+
+def _between(span: Mapping[str, float]) -> str:
+    return (
+        f"{span['mid']:,.0f} ({span['low']:,.0f} … {span['high']:,.0f})"
+        if span["mid"] >= 100
+        else f"{span['mid']:.1f} ({span['low']:.1f} … {span['high']:.1f})"
+    )
 
 
 def _host(host: Mapping[str, Any]) -> str | None:

@@ -157,7 +157,8 @@ class _Report:
     def coverage(self, coverage: Coverage) -> None:
         """What was read, and what was not understood: never silent about a line."""
         self.page.blank()
-        self.page.paragraph(self.page.text((words.coverage_sentence(coverage), "dim")))
+        if coverage.lines:
+            self.page.paragraph(self.page.text((words.coverage_sentence(coverage), "dim")))
         most = None if self.detail is Detail.VERBOSE else _EXAMPLES_SHOWN
         for source, line, text in (*coverage.unknown_examples[:most], *coverage.damaged_examples[:most]):
             self.page.excerpt(text, first=self.place(source, line), indent=_INDENT, most_lines=1)

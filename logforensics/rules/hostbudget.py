@@ -8,7 +8,7 @@ from logforensics.findings import Arithmetic, Evidence
 from logforensics.rules.case import Case
 from logforensics.rules.performance import cell_bytes
 from logforensics.rules.registry import step
-from logforensics.sglang.host_pool import PINNING, Pinning, full_size_pools, pinned_bytes
+from logforensics.sglang.host_pool import PINNING, Pinning, full_size_pools, pinned_bytes, share_outside
 from logforensics.sglang.host_size import HostSituation, SafeSize, safe_hicache_size
 from logforensics.sglang.releases import span
 from logforensics.units import GB, gb
@@ -75,15 +75,26 @@ def _planned(case: Case, sized_by: str) -> HostBudget | None:
         kinds = _side_pools(case)
         pools = max(full_size_pools(kinds, release) for release in span(case.release.low, case.release.high)) if kinds else 1
         steps = [step("pools of one rank", f"{pools} × {size:g} GB", pools * size, "GB")] if pools > 1 else []
-        return _budget(case, round(size * pools * GB), case.schedulers_per_host, 0, sized_by, (), steps, 0.0)
+        share = _index_share(case)
+        steps += [step("index pool on top of the size", f"{share:.3f} × {size:g} GB", share * size, "GB")] if share else []
+        return _budget(case, round(size * (pools + share) * GB), case.schedulers_per_host, 0, sized_by, (), steps, share)
     ratio = config.number("hicache_ratio")
     cell = cell_bytes(case)
     tokens = next((pool.num_tokens for pool in case.run.kv_pools if pool.num_tokens and pool.kind in ("mha", "mla")), None)
     if not ratio or cell is None or tokens is None or (case.release.since("0.5.21") and not config.typed("hicache_ratio")):
         return None  # from 0.5.21 the default ratio is fitted to the host by SGLang itself
-    each = int(cell[0] * tokens * ratio)
-    steps = [step("one rank's pool", f"{ratio:g} × {tokens:,} tokens × {cell[0]:,.0f} B", round(each / GB, 2), "GB")]
-    return _budget(case, each, case.schedulers_per_host, 0, sized_by, (cell[1],), steps, 0.0)
+    share = _index_share(case)
+    each = int(cell[0] * tokens * ratio * (1 + share))
+    beside = f" × {1 + share:.3f} (index)" if share else ""
+    steps = [step("one rank's pool", f"{ratio:g} × {tokens:,} tokens × {cell[0]:,.0f} B{beside}", round(each / GB, 2), "GB")]
+    return _budget(case, each, case.schedulers_per_host, 0, sized_by, (cell[1],), steps, share)
+
+
+def _index_share(case: Case) -> float:
+    """The DSA index pool as a fraction of the KV pool, where it comes on top of the size (0.5.11+); only a planned run knows it."""
+    index = next((pool.gib for pool in case.run.kv_pools if pool.kind == "dsa_index" and pool.gib), None)
+    main = next((pool.gib for pool in case.run.kv_pools if pool.kind == "mla" and pool.gib), None)
+    return share_outside(index, main, case.release.high) if index and main else 0.0
 
 
 def _side_pools(case: Case) -> list[str]:

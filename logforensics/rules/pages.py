@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
+from logforensics import topics
 from logforensics.errors import UnknownCodeError
 from logforensics.rules.registry import Rule, all_rules
 
@@ -30,18 +31,24 @@ def find(code: str) -> Rule:
     from difflib import get_close_matches
 
     names = [name for rule in all_rules() for name in (rule.code, rule.root_cause)]
-    close = get_close_matches(wanted, names, n=3, cutoff=0.4)
+    close = get_close_matches(wanted, [*names, *topics.names()], n=3, cutoff=0.4)
     hint = f"; did you mean {', '.join(close)}?" if close else "; `logforensics explain --list` names them all"
-    raise UnknownCodeError(f"there is no finding {code!r}{hint}")
+    raise UnknownCodeError(f"there is no finding or topic {code!r}{hint}")
 
 
 def page(code: str) -> str:
-    """The page of a rule as Markdown.
+    """The page of a rule as Markdown; else that of a trap, an equation or a flag.
 
     Raises:
-        UnknownCodeError: there is no such rule.
+        UnknownCodeError: there is no such rule or topic.
     """
-    rule = find(code)
+    try:
+        rule = find(code)
+    except UnknownCodeError:
+        topic = topics.page(code)
+        if topic is None:
+            raise
+        return topic
     text = inspect.cleandoc(rule.function.__doc__ or "")
     for key, heading in _SECTIONS.items():
         text = re.sub(rf"^{re.escape(key)} *(.)", lambda found: f"\n## {heading}\n\n{found[1].upper()}", text, flags=re.MULTILINE)  # noqa: B023 - used at once

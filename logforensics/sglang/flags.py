@@ -60,6 +60,11 @@ def releases() -> tuple[str, ...]:
     return tuple(_data()["releases"])
 
 
+def all_fields() -> tuple[str, ...]:
+    """Every server_args field any known release has, and options without a field of their own."""
+    return tuple(_by_field())
+
+
 @cache
 def flag_by_field(name: str) -> Flag | None:
     """The flag of a server_args field such as ``hicache_size``; None for a field no known release has."""
