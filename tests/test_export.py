@@ -55,6 +55,15 @@ def test_trace_is_well_formed(trace: dict[str, Any]) -> None:
     assert min(event.get("ts", 0) for event in trace["traceEvents"]) == 0
 
 
+def test_undated_lines_at_the_edges_do_not_matter(tmp_path: Path) -> None:
+    log = tmp_path / "edges.log"
+    log.write_text(
+        "WARNING: something before the logger\n" + LOG.read_text(encoding="utf-8") + "ValueError: at the end\n", encoding="utf-8"
+    )
+    events = json.loads("".join(trace_events(logforensics.parse(log))))["traceEvents"]
+    assert min(event.get("ts", 0) for event in events) == 0
+
+
 def test_requests_are_matched_by_their_ids(tmp_path: Path) -> None:
     log = tmp_path / "requests.log"
     log.write_text(

@@ -39,10 +39,9 @@ def trace_events(parsed: ParsedLog) -> Iterator[str]:
         InputError: no line of the log has a time.
     """
     starts = [(source, number, build_run(start), start) for source in by_source(parsed) for number, start in enumerate(by_start(source), 1)]
-    times = [mark.time for _, _, run, _ in starts for mark in (run.first_mark, run.last_mark) if mark.time is not None]
-    if not times:
+    origin = _first_time(parsed)
+    if origin is None:
         raise InputError(f"{', '.join(parsed.sources)}: no line has a time, so there is no clock to draw a trace on")
-    origin = min(times)
     about = {"source": [mask(name) for name in parsed.sources], "origin": origin.isoformat(sep=" ")}
     yield f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}, "traceEvents": [\n'
     separator = ""
@@ -52,6 +51,12 @@ def trace_events(parsed: ParsedLog) -> Iterator[str]:
             yield separator + json.dumps(event)
             separator = ",\n"
     yield "\n]}\n"
+
+
+def _first_time(parsed: ParsedLog) -> datetime | None:
+    """The earliest time of any line; not every first line has one."""
+    times = [frame["time"].min() for frame in parsed.frames.values()]
+    return min((time for time in times if isinstance(time, datetime)), default=None)
 
 
 def _of_start(process: int, name: str, run: Run, parsed: ParsedLog, origin: datetime) -> Iterator[Event]:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from logforensics.render.page import Page
     from logforensics.render.screen import Screen
 
+_TABLE_CSS = """
+h2 { margin-top: 1.6rem; } .scroll { overflow-wrap: normal; } th[colspan] { padding-top: .9rem; }
+td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+""".strip()
+_COLOURS = {"green": "healthy", "red": "failed", "yellow": "degraded", "cyan": "info"}  # classes of the style sheet
 _INDENT = 2
 _CELL = 40  # columns a cell may take on a screen
 
@@ -98,7 +103,7 @@ def to_html(blocks: Sequence[Block]) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_escaped(title)}</title>\n<style>\n{_CSS}\ntd.n, th.n {{ text-align: right; font-variant-numeric: tabular-nums; }}\n</style>\n"
+        f"<title>{_escaped(title)}</title>\n<style>\n{_CSS}\n{_TABLE_CSS}\n</style>\n"
         f"</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
@@ -208,7 +213,8 @@ def _markdown(block: Block) -> str:
 def _html(block: Block) -> str:
     if isinstance(block, Heading):
         level = min(block.level, 3)
-        badge = f'<span class="badge">{_escaped(block.badge)}</span> ' if block.badge else ""
+        colour = _COLOURS.get(block.style.split()[-1], "info")
+        badge = f'<span class="badge {colour}">{_escaped(block.badge)}</span> ' if block.badge else ""
         return f"<h{level}>{badge}{_escaped(block.text)}</h{level}>"
     if isinstance(block, Paragraph):
         return f"<p{' class=' + chr(34) + 'soft' + chr(34) if block.quiet else ''}>{_escaped(block.text)}</p>"
