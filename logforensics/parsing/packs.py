@@ -15,6 +15,7 @@ A pattern names its event and frame, the literal it is recognised by, and where 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import zlib
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _COMPILED = "compiled.json"
+_INSTALLED = "_patterns"  # the folder's name inside an installed wheel
 _LAST = "notices.toml"  # what gives a row of its own is tried first
 _KEYS = frozenset(
     ["event", "frame", "head", "find", "fields", "text", "regex", "set", "required", "unbroken", "bare", "bulk", "bulk_open", "sample"]
@@ -40,7 +42,7 @@ _KEYS = frozenset(
 def folder() -> Path:
     """Where the packs are: ``patterns/`` of a checkout, or the copy inside an installed wheel."""
     package = Path(__file__).resolve().parents[1]
-    installed = package / "_patterns"
+    installed = package / _INSTALLED
     return installed if installed.is_dir() else package.parent / "patterns"
 
 
@@ -81,32 +83,38 @@ def load_strictly() -> Packs:
     return packs
 
 
-def write_compiled() -> Path:
-    """Write the copy of all packs that start-up reads instead of TOML, which takes ten times as long."""
-    path = folder() / _COMPILED
-    found = _read_toml()
-    for table in found.values():
-        for pattern in table.get("pattern", []):
-            pattern.pop("sample", None)
-            pattern.pop("note", None)
-    path.write_text(json.dumps({"digest": _digest(), "tables": found}, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
-    return path
-
-
 @cache
 def _all_tables() -> dict[str, dict[str, Any]]:
+    """All packs by file name, from the compiled copy where it is current: reading TOML takes ten times as long.
+
+    In a checkout, where packs are edited, a copy that is not current is written anew.
+    """
     path = folder() / _COMPILED
+    digest = _digest()
     if path.is_file():
         copy: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if copy["digest"] == _digest():
+        if copy["digest"] == digest:
             return dict(copy["tables"])
-    return _read_toml()
+    found = _read_toml()
+    if folder().name != _INSTALLED:
+        _write_compiled(path, found, digest)
+    return found
 
 
-def is_current() -> bool:
-    """Whether the compiled copy belongs to the TOML files as they are."""
-    path = folder() / _COMPILED
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["digest"] == _digest()
+def _write_compiled(path: Path, found: Mapping[str, Mapping[str, Any]], digest: int) -> None:
+    """Write the copy, without what only people read; a folder that cannot be written to goes without."""
+    left_out = {"sample", "note"}
+    tables = {
+        name: dict(table) | {"pattern": [{key: raw[key] for key in raw if key not in left_out} for raw in table.get("pattern", [])]}
+        for name, table in found.items()
+    }
+    text = json.dumps({"digest": digest, "tables": tables}, ensure_ascii=False, separators=(",", ":"))
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        unfinished.write_text(text + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
 
 
 def _digest() -> int:
@@ -198,7 +206,3 @@ def _texts_of(value: str | Sequence[str] | None) -> tuple[str, ...]:
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else tuple(value)
-
-
-if __name__ == "__main__":
-    print(write_compiled())  # noqa: T201 - run by hand after a pack was edited

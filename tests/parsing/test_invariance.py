@@ -14,7 +14,10 @@ from logforensics import ParsedLog, parse
 from logforensics.parsing import stream
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
-LOGS = [FIXTURES / name / "server.log" for name in ("founding_baseline_085", "damage_torn_glued", "damage_imitation", "graph_fail_not_memory_059")]
+LOGS = [
+    FIXTURES / name / "server.log"
+    for name in ("founding_baseline_085", "damage_torn_glued", "damage_imitation", "graph_fail_not_memory_059")
+]
 
 
 def _rows(parsed: ParsedLog) -> dict[str, list[dict[str, object]]]:
