@@ -51,8 +51,7 @@ app = typer.Typer(
     ),
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    # The default for --help is what typer assumes anyway; saying it spares every command pydantic, which typer would import to check it.
-    context_settings={"help_option_names": ["-h", "--help"], "default_map": {"help": False}},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (diagnose, preflight, watch, compare, runs, report, frames, sql, export, flags, models, gpus, demo, explain):
     app.command(command.NAME, epilog=command.EPILOG)(command.run)
