@@ -142,6 +142,24 @@ def test_warm_up_and_tail_do_not_count(make: Make, tmp_path: Path) -> None:
     assert {point.running_low: round(point.ratio, 1) for point in found.pairs[0].points} == {1: 2.0, 8: 1.0}
 
 
+def test_pauses_are_no_speed(make: Make, tmp_path: Path) -> None:
+    idle = tmp_path / "idle.log"
+    head = make("a.log").read_text(encoding="utf-8").splitlines()[:2]
+    lines = []
+    for place in range(40):  # every decode line averages over the prefill and the pause before it
+        decoded = decode(60 + 40 * place, 8, 3)
+        lines += [decoded.partition("Decode")[0] + "Prefill batch, #new-seq: 8, #new-token: 80, #cached-token: 0, #queue-req: 0", decoded]
+    idle.write_text("\n".join([*head, *lines]), encoding="utf-8")
+    found = compare(make("b.log"), idle)
+    assert only(found) == (Outcome.NO_DIFFERENCE, None)
+    assert "no significant difference in capacity; too few decode lines" in found.verdict.summary
+
+
+def test_other_models_are_named(make: Make) -> None:
+    found = compare(make("a.log"), make("b.log", factor=2, model_path="/data/Other-1B"))
+    assert found.verdict.reasons[0] == "the models differ (Model-7B and Other-1B): a token is not the same work in both"
+
+
 def test_limits_that_bind_make_runs_not_comparable(make: Make) -> None:
     found = compare(make("a.log", limit=8, running=8, queue=4), make("b.log", limit=6, running=6, queue=6, seed=2))
     assert only(found) == (Outcome.NOT_COMPARABLE, None)

@@ -45,7 +45,7 @@ def equal_load(a: Side, b: Side) -> EqualLoad | None:
         if cells and min(sum(cell.a.height for cell in cells), sum(cell.b.height for cell in cells)) >= (FEW if whole else 1):
             return _measured(matched, cells)
     first, second = (side.samples.filter(_in_core()) for side in (a, b))
-    if _saturated(first) and _saturated(second):
+    if min(first.height, second.height) >= (FEW if whole else 1) and _saturated(first) and _saturated(second):
         return _measured("saturation", [_Cell(first, second)])
     return None
 

@@ -12,18 +12,19 @@ if TYPE_CHECKING:
     import polars as pl
 
 FEW = 5
-"""Fewer lines than this give no interval, and a log with fewer steady lines is taken as a fragment."""
+"""Fewer lines than this give no interval; a fragment with fewer steady lines is taken as it is."""
 _GAP_SECONDS = 5.0
 _GAP_FACTOR = 1.25
 _LARGE_CHUNK = 1024  # new tokens: smaller prefill batches measure overhead
 _BUSY_SHARE = 0.5
 
 
-def decode_samples(frames: Mapping[str, pl.DataFrame]) -> tuple[pl.DataFrame, bool]:
+def decode_samples(frames: Mapping[str, pl.DataFrame], *, fragment: bool) -> tuple[pl.DataFrame, bool]:
     """Decode lines that say how fast the server is, and whether they are steady ones.
 
     A line is steady where the line before it on the same scheduler is a decode line and no longer ago than usual; it is ``even`` where
-    that line has the same batch size too. A fragment has hardly a steady line; then every decode line counts and is taken as even.
+    that line has the same batch size too. A fragment has hardly a steady line; then every decode line counts and is taken as even. In a
+    whole log that would measure pauses: one with hardly a steady line says nothing about speed.
     Columns: scheduler, line, running, queue, tokens, accept, throughput (token/s), weight (s; 1 where the log gives no time),
     core (between ramp-up and ramp-down), even.
     """
@@ -36,7 +37,7 @@ def decode_samples(frames: Mapping[str, pl.DataFrame]) -> tuple[pl.DataFrame, bo
     if not parts:
         return pl.DataFrame(schema=_schema()), False
     whole = pl.concat(parts)
-    is_steady = whole["steady"].sum() >= FEW
+    is_steady = whole["steady"].sum() >= FEW or not fragment
     lines = whole.filter(pl.col("steady")) if is_steady else whole.with_columns(pl.lit(value=True).alias("even"))
     if not float(lines["weight"].sum()):
         lines = lines.with_columns(pl.lit(1.0).alias("weight"))

@@ -17,7 +17,7 @@ from logforensics.parsing import ParsedLog
 from logforensics.rules import Case
 from logforensics.run import Run, build_run
 
-_FRAGMENT_STAGES = frozenset({"launch", "load_begin", "load_end", "ready"})
+_WHOLE_STAGES = frozenset({"launch", "load_begin", "load_end", "ready"})
 
 
 def read_side(parsed: ParsedLog, label: str, context_len: int | None) -> Side:
@@ -31,9 +31,9 @@ def read_side(parsed: ParsedLog, label: str, context_len: int | None) -> Side:
     run = build_run(parsed)
     case = make_case(run)
     diagnosis = diagnose(parsed) if parsed.is_sglang else None  # a few restated figures are no log to diagnose
-    samples, steady = decode_samples(parsed.frames)
+    fragment = run.launch is None and not run.stages.keys() & _WHOLE_STAGES
+    samples, steady = decode_samples(parsed.frames, fragment=fragment)
     chunks = prefill_samples(parsed.frames)
-    fragment = run.launch is None and not run.stages.keys() & _FRAGMENT_STAGES
     findings = diagnosis.findings if diagnosis else ()
     loud = next((item for item in findings if item.severity is not Severity.INFO), None)
     known = run.launch is not None or not fragment

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import PurePath
 
 from logforensics.comparison.model import Difference, EqualLoad, Outcome, PrefillSpeed, Side, Verdict
+from logforensics.comparison.samples import FEW
 
 NOISE = 0.03
 """Starts with the same flags on the same machines differ by 2 to 3 % at equal load (docs/howto/compare.md)."""
@@ -24,6 +27,15 @@ _NOUNS = {
 
 def judge(a: Side, b: Side, load: EqualLoad | None, prefill: PrefillSpeed | None, differences: Sequence[Difference]) -> Verdict:
     """Baseline ``a`` against candidate ``b``."""
+    verdict = _judged(a, b, load, prefill, differences)
+    models = [PurePath(str(side.settings["model_path"].value)).name if "model_path" in side.settings else "" for side in (a, b)]
+    if all(models) and models[0] != models[1]:
+        other = f"the models differ ({models[0]} and {models[1]}): a token is not the same work in both"
+        verdict = replace(verdict, reasons=(other, *verdict.reasons))
+    return verdict
+
+
+def _judged(a: Side, b: Side, load: EqualLoad | None, prefill: PrefillSpeed | None, differences: Sequence[Difference]) -> Verdict:
     stopped = [side for side in (a, b) if not side.served and side.stage != "capacity" and side.verdict in ("failed", "degraded")]
     if stopped and not (load or _capacity_changes(a, b)):
         reasons = tuple(
@@ -36,7 +48,7 @@ def judge(a: Side, b: Side, load: EqualLoad | None, prefill: PrefillSpeed | None
     single = _single(differences)
     if width is not None and (load is not None or single is None):
         return _not_comparable(width, (*_caused(a, b, differences), *_capacity_words(a, b, skip="max_running_requests")))
-    if a.samples.height and b.samples.height:
+    if min(a.samples.height, b.samples.height) >= FEW:
         return _no_common_load(a, b)
     return _capacity(a, b, differences)
 
@@ -189,11 +201,9 @@ def _capacity(a: Side, b: Side, differences: Sequence[Difference]) -> Verdict:
     moved = {key: ratio for key, ratio in ratios.items() if abs(ratio - 1) > _SAME_LIMIT}
     words = _capacity_words(a, b)
     if not ratios:
-        return Verdict(Outcome.UNDECIDED, None, "the logs hold neither decode lines nor limits to compare", _caused(a, b, differences))
+        return Verdict(Outcome.UNDECIDED, None, f"{_no_speed(a, b)} and no limits to compare", _caused(a, b, differences))
     if not moved:
-        return Verdict(
-            Outcome.NO_DIFFERENCE, None, "no significant difference in capacity; the logs hold no decode lines to compare speed by", ()
-        )
+        return Verdict(Outcome.NO_DIFFERENCE, None, f"no significant difference in capacity; {_no_speed(a, b)} to compare speed by", ())
     more, less = [key for key in moved if moved[key] > 1], [key for key in moved if moved[key] < 1]
     if more and less:
         return _trade(b, moved, more, less, words + _caused(a, b, differences))
@@ -203,9 +213,15 @@ def _capacity(a: Side, b: Side, differences: Sequence[Difference]) -> Verdict:
     return Verdict(
         outcome,
         better.name,
-        f"{better.name} holds more: {b.name} has {gain}; no decode lines to compare speed by",
+        f"{better.name} holds more: {b.name} has {gain}; {_no_speed(a, b)} to compare speed by",
         words + _caused(a, b, differences),
     )
+
+
+def _no_speed(a: Side, b: Side) -> str:
+    """Why there is no speed to compare."""
+    some = all(side.value("decode_lines") for side in (a, b))
+    return "too few decode lines without a prefill or a pause before them" if some else "no decode lines"
 
 
 def _trade(b: Side, moved: dict[str, float], more: list[str], less: list[str], reasons: tuple[str, ...]) -> Verdict:
