@@ -98,6 +98,7 @@ class Case:
     command: LaunchCommand | None = None
     notes: tuple[str, ...] = field(default=())
     model_config: Model | None = None  # the model the user described
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what several rules ask for, worked out once
 
     # ------------------------------------------------------------------------------------------------ parallel layout
 

@@ -135,7 +135,14 @@ def hits(case: Case, *causes: str) -> list[Hit]:
 
 
 def claims(case: Case) -> list[Hit]:
-    """All troubles that a signature claims, in the order they happened."""
+    """All troubles that a signature claims, in the order they happened; worked out once for a case."""
+    if "claims" not in case.memo:
+        case.memo["claims"] = _claims(case)
+    found: list[Hit] = case.memo["claims"]
+    return found
+
+
+def _claims(case: Case) -> list[Hit]:
     chains = {(item.mark.source, item.message_line): item.chain for item in case.run.failures if item.chain}
     found = (hit for trouble in _heard(case) if (hit := claim(trouble)) is not None and _timely(case, hit))
     return [_at_its_link(hit, chains.get((hit.trouble.mark.source, hit.trouble.line), ())) for hit in found]
