@@ -73,6 +73,7 @@ class LineReader:
         self._step = step
         self._next = 1
         self._torn = False
+        self._ending = False
 
     def saw(self, kind: str, columns: Collection[str]) -> None:
         """Learn that the log holds whole records of this kind (``prefill``, ``decode`` or a pattern's event) with these columns."""
@@ -95,6 +96,7 @@ class LineReader:
             outcome = self._piece(number, text, known=known, cut=False)
         else:
             self.tally.unfinished += unterminated
+            self._ending = unterminated
             split = pieces.split(text, unterminated=unterminated)
             outcome = worst(self._piece(number, piece.text, known=known, cut=piece.cut) for piece in split.pieces)
             if split.damaged:
@@ -136,7 +138,8 @@ class LineReader:
             outcome = self._record(number, prefix, message, cut=cut) or self._matched(number, prefix, message, cut=cut)
             if outcome is not None:
                 return outcome
-        return self._notice(number, prefix, message, outcome="damaged" if cut or self._is_remains(prefix, message) else "unknown")
+        torn = (cut and not self._ending) or self._is_remains(prefix, message)
+        return self._notice(number, prefix, message, outcome="damaged" if torn else "unknown")
 
     def _bars(self, number: int, piece: str, bars: list[re.Match[str]]) -> Outcome:
         for bar in bars:
@@ -205,6 +208,8 @@ class LineReader:
         frame = pattern.frame
         if frame is None or (frame == "requests" and row.get("status") == 200):
             return "noise"
+        if message.startswith(_REQUESTS) and not message.rstrip().endswith((")", "}")):
+            return "damaged"
         if self._stamped and frame in _STAMPED_FRAMES and not prefix.end and not pattern.bare:
             return "damaged"
         if frame == "notices":

@@ -16,7 +16,9 @@ _STAMPED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [^\]\[]{
 _REQUEST = re.compile(r"(?:\[[^\]]{8,140}\] )?(?:Receive|Finish)(?: OpenAI)?: |(?:\[[^\]]{8,140}\] )?\s*\{\"")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _INTRODUCES = re.compile(r"[\"'`|>=:(]\s*$")
-_TORN_AT_LABEL = re.compile(r"(?:#[\w -]+|usage|mem|size|tokens|elapsed|\(token/s\)|graph|accept \w+)[:=] ?$")
+_TORN_AT_LABEL = re.compile(
+    r"(?:#[\w -]+|usage|mem|size|tokens|elapsed|\(token/s\)|graph|accept \w+)[:=] ?$|^INFO:[ \d.:]*$|^\[[-\d: A-Z]*$|HTTP/1\.1\" ?$| - \"$"
+)
 _BAR = re.compile(r"\d{1,3}%\s*(?:Completed )?\|")
 
 

@@ -76,6 +76,6 @@ def test_rays_repetition_note_is_no_part_of_the_line(tmp_path: Path) -> None:
 def test_a_prompt_that_looks_wrapped_is_no_record(tmp_path: Path) -> None:
     decode = "[2026-02-18 14:10:00 TP0] Decode batch, #running-req: 5, #token: 100, token usage: 0.10, gen throughput (token/s): 50.00, #queue-req: 0"
     log = tmp_path / "mixed.log"
-    log.write_text("\n".join([*LINES, f"sglang-1 | {decode}", f'he said: {decode}', f'{{"log": "{decode}"}}']) + "\n", encoding="utf-8")
+    log.write_text("\n".join([*LINES, f"sglang-1 | {decode}", f"he said: {decode}", f'{{"log": "{decode}"}}']) + "\n", encoding="utf-8")
 
     assert parse(log).frames["decode"].height == parse(FOUNDING).frames["decode"].height
