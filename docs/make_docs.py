@@ -92,11 +92,11 @@ def readme() -> str:
 
 
 def howto_pages() -> dict[str, str]:
-    """The how-tos with what their ```console commands print now."""
+    """The tutorial and the how-tos with what their ```console commands print now."""
     found = {}
-    for path in sorted((DOCS / "howto").glob("*.md")):
+    for path in (DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md"))):
         text = path.read_text(encoding="utf-8")
-        found[f"howto/{path.name}"] = _CONSOLE.sub(
+        found[path.relative_to(DOCS).as_posix()] = _CONSOLE.sub(
             lambda block: f"{block['head']}{_screen(*shlex.split(block['command'])[1:])}\n{block['end']}", text
         )
     return found

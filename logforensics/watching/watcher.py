@@ -34,6 +34,7 @@ _DECISIVE_PAUSE = 1.0  # ... where a line has come that may decide something
 _SETTLE_S = 1.5  # without a new line, after which an open traceback is taken as complete
 _BLOCKS_AT_ONCE = 64  # read before the rules are asked, however fast the log grows
 _PARTIAL_CHARS = 4096  # of an unfinished line, where its last bar is looked for
+_AFTER_ALL_LINES = 1 << 62
 _ERRORS_TOLD = 20  # at once
 _BATCHES = frozenset({"prefill", "decode", "requests"})
 
@@ -153,13 +154,12 @@ class Watcher:
         form = self._form()
         if len(form["run"]["launches"]) != len(self.state.form.get("run", {}).get("launches", ())):
             self.state.loads.clear()
-        events = [*self._loads(), *changes(self.state.form, form, self.source.place, self.source.name)]
-        events.sort(key=lambda event: event.kind != "launch")
-        events += self._new_errors()
-        events += self._announcer.announce(form, self.source.place, self.source.name)
-        self.state.form = form
+        events = [*self._loads(), *changes(self.state.form, form, self.source.place, self.source.name), *self._new_errors()]
+        events.sort(key=lambda event: event.line or _AFTER_ALL_LINES)
         if fresh & _BATCHES:
             events += self._beat()
+        events += self._announcer.announce(form, self.source.place, self.source.name)
+        self.state.form = form
         if not self._first:  # the first one imports the rules: what it takes says nothing
             cost = self._clock() - begin
             self._rest_until = {True: self._clock() + _DECISIVE_PAUSE * cost, False: self._clock() + min(_LONGEST_PAUSE_S, _PAUSE * cost)}
