@@ -19,11 +19,13 @@ from logforensics.parsing import ParsedLog, parse
 from logforensics.rules import Case, Config, Release, all_rules, cascade
 from logforensics.run import Run, build_run
 from logforensics.run.facts import as_json
+from logforensics.run.model import STAGES
 from logforensics.run.version import release_range
 from logforensics.sglang import flags
 
 Log = ParsedLog | str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _QUOTE_CHARS = 300
+_START = STAGES[: STAGES.index("ready")]
 _LOUD = (Severity.CRITICAL, Severity.ERROR, Severity.WARNING)
 
 
@@ -177,17 +179,28 @@ def excerpt(line: str, needle: str) -> str:
 
 
 def _verdict(case: Case, findings: list[Finding]) -> str:
-    """failed: it did not start or died · degraded: it serves, but … · incomplete: the log ends before the story does · healthy."""
+    """failed: it did not start or died · degraded: it serves, but … · incomplete: the log ends before the story does · healthy.
+
+    A finding about a stage that the log has not reached is a prediction: the log is still incomplete.
+    """
     run = case.run
-    worst = min((finding.severity.rank for finding in findings), default=Severity.INFO.rank)
+    happened = [finding for finding in findings if not _is_ahead(case, finding)]
+    worst = min((finding.severity.rank for finding in happened), default=Severity.INFO.rank)
     started = case.served()
-    if not started and not run.failures and not run.shutdowns and not run.refusals and not run.watchdogs and run.stage != "hicache":
-        return "incomplete"
     if worst == Severity.CRITICAL.rank:
         return "failed"
-    if worst <= Severity.WARNING.rank:
-        return "degraded" if started else "failed" if worst == Severity.ERROR.rank else "incomplete"
-    return "healthy" if started or run.capacities else "incomplete"
+    if started:
+        return "degraded" if worst <= Severity.WARNING.rank else "healthy"
+    if worst == Severity.ERROR.rank and (run.failures or run.shutdowns or run.refusals or run.watchdogs):
+        return "failed"
+    return "healthy" if run.capacities and worst == Severity.INFO.rank and run.stage != "hicache" else "incomplete"
+
+
+def _is_ahead(case: Case, finding: Finding) -> bool:
+    """Whether a finding is about a stage of the start that no rank has reached yet."""
+    if finding.stage not in _START or case.run.stage not in _START or case.run.failures or case.run.shutdowns:
+        return False
+    return _START.index(finding.stage) > _START.index(case.run.stage)
 
 
 def _summary(case: Case, findings: list[Finding]) -> str:
