@@ -14,6 +14,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from logforensics import Hardware, parse
+from logforensics.cli.watch import _hardware
 from logforensics.engine import diagnose
 from logforensics.errors import InputError
 from logforensics.findings import Severity
@@ -290,6 +291,13 @@ def test_standard_input_ends_the_watch() -> None:
     assert "CRITICAL  8 ranks × 300 GB of HiCache = 2,400 GB" in text
     assert "→ set --hicache-size 48 (GB per rank)" in text
     assert "\x1b" not in text
+
+
+def test_this_host_is_asked_where_the_options_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logforensics.hardware.this_host", lambda: Hardware(host_ram_bytes=449 * 10**9, gpus=8))
+    assert _hardware(None, None, None, here=True) == Hardware(host_ram_bytes=449 * 10**9, gpus=8)
+    assert _hardware("512GB", None, 4, here=True) == Hardware(host_ram_bytes=512 * 10**9, gpus=4)
+    assert _hardware(None, None, None, here=False) == Hardware()
 
 
 def test_json_is_one_event_a_line() -> None:

@@ -2,6 +2,7 @@
 
 # No `from __future__ import annotations`: typer reads these annotations when the program runs.
 import re
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,13 @@ from logforensics.cli import options
 from logforensics.cli.options import FailOn
 
 if TYPE_CHECKING:
+    from logforensics.hardware import Hardware
     from logforensics.watching import Watch
 
 NAME = "watch"
 EPILOG = options.examples(
     "logforensics watch server.log --host-ram 449GB",
-    "logforensics watch server.log --until ready --timeout 20m || kill $SERVER",
+    "logforensics watch server.log --this-host --until ready --timeout 20m || kill $SERVER",
     "kubectl logs -f sglang-0 | logforensics watch - --format json",
 )
 
@@ -56,6 +58,7 @@ Timeout = Annotated[
     str | None, typer.Option("--timeout", metavar="TIME", callback=_seconds, help="Stop after this time, such as 90s, 20m or 1h30m.")
 ]
 Interval = Annotated[float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="Time between two looks at the file.")]
+ThisHost = Annotated[bool, typer.Option("--this-host", help="The server runs on this machine: take its RAM, its limit and its GPUs.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view, on a terminal too.")]
 
 
@@ -69,6 +72,7 @@ def run(
     host_ram: options.HostRam = None,
     gpu_memory: options.GpuMemory = None,
     gpus: options.Gpus = None,
+    this_host: ThisHost = False,
     sglang_version: options.SglangVersion = None,
     model_config: options.ModelConfig = None,
     fail_on: options.FailOnOption = FailOn.ERROR,
@@ -89,14 +93,8 @@ def run(
     --fail-on came first, 2 the input cannot be used, 3 the time is up.
     """
     from logforensics.cli.output import screen
-    from logforensics.hardware import Hardware
-    from logforensics.units import parse_size
 
-    hardware = Hardware(
-        host_ram_bytes=parse_size(host_ram) if host_ram is not None else None,
-        gpu_memory_bytes=parse_size(gpu_memory) if gpu_memory is not None else None,
-        gpus=gpus,
-    )
+    hardware = _hardware(host_ram, gpu_memory, gpus, here=this_host)
     from logforensics.findings import Severity
     from logforensics.watching import Known, Watch
     from logforensics.watching import Until as Event
@@ -116,6 +114,20 @@ def run(
     else:
         _draw(session, log, no_color=no_color)
     return session.outcome.status if session.outcome is not None else 0
+
+
+def _hardware(host_ram: str | None, gpu_memory: str | None, gpus: int | None, *, here: bool) -> "Hardware":
+    """What the options say of the machine; where they say nothing, what this machine says, if it is the one."""
+    from logforensics.hardware import Hardware, this_host
+    from logforensics.units import parse_size
+
+    found = this_host() if here else Hardware()
+    return replace(
+        found,
+        host_ram_bytes=parse_size(host_ram) if host_ram is not None else found.host_ram_bytes,
+        gpu_memory_bytes=parse_size(gpu_memory) if gpu_memory is not None else found.gpu_memory_bytes,
+        gpus=gpus if gpus is not None else found.gpus,
+    )
 
 
 def _draws() -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _GUTTER = 48  # px left of every chart over time, so that the same moment stands below itself
+_DAY = 20  # hours, from which on an axis needs dates
 _MOST_LINES = 16  # schedulers drawn; more cannot be told apart
 _METRICS = (
     ("throughput", "Throughput", "gen_throughput", "token/s"),
@@ -96,8 +97,8 @@ def _metric(key: str, title: str, column: str, unit: str, series: Mapping[str, p
         mark={"type": "line", "interpolate": "linear", "strokeWidth": 1.5, "point": len(rows) < 60},
         params=[{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}, "bind": "scales"}],
         encoding={
-            "x": _time_axis() if timed else {"field": "x", "type": "quantitative", "title": "line", "scale": {"zero": False}},
-            "y": {"field": "v", "type": "quantitative", "title": unit, "scale": {"domainMin": 0}, "axis": {"minExtent": _GUTTER}},
+            "x": _time_axis(_span(series)) if timed else {"field": "x", "type": "quantitative", "title": "line", "scale": {"zero": False}},
+            "y": {"field": "v", "type": "quantitative", "title": unit, "scale": _from_zero(rows), "axis": {"minExtent": _GUTTER}},
             **_by_colour(len(series)),
             "tooltip": [
                 {"field": "v", "type": "quantitative", "title": unit, "format": ",.4~g" if column == "token_usage" else ",.1f"},
@@ -114,9 +115,21 @@ def _metric(key: str, title: str, column: str, unit: str, series: Mapping[str, p
     return Chart(key, title, caption, spec, tuple(figures), zooms=timed)
 
 
-def _time_axis() -> dict[str, Any]:
+def _span(series: Mapping[str, pl.DataFrame]) -> float:
+    """Hours between the first and the last line."""
+    times = [part["time"][place] for part in series.values() for place in (0, -1)]
+    hours: float = (max(times) - min(times)).total_seconds() / 3600
+    return hours
+
+
+def _from_zero(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The scale of a figure that is never negative; where it is always 0, that lies at the bottom."""
+    return {"domainMin": 0} if any(row["v"] for row in rows) else {"domainMin": 0, "domainMax": 1}
+
+
+def _time_axis(hours: float = 0.0) -> dict[str, Any]:
     """SGLang prints local time without a zone: it is drawn as it stands, wherever the page is read."""
-    axis = {"format": "%H:%M:%S", "labelOverlap": True, "tickCount": 6}
+    axis = {"format": "%H:%M:%S" if hours < _DAY else "%d %b %H:%M", "labelOverlap": True, "tickCount": 6}
     return {"field": "x", "type": "temporal", "title": None, "scale": {"type": "utc"}, "axis": axis}
 
 

@@ -154,9 +154,10 @@ class _Page:
             yield bullets(map(escaped, command.notes))
 
     def foresight(self) -> Iterator[str]:
-        if self.report.foresight:
-            yield bullets(f"{escaped(text)} ({self.link(place)})" for text, place in wording.foresight(self.report))
-            yield bullets(map(escaped, self.report.advice))
+        told = wording.foresight(self.report)
+        if told:
+            yield bullets(f"{escaped(text)} ({self.link(place)})" for text, place in told)
+            yield bullets(map(escaped, self.report.advice)) if self.report.advice else ""
 
     def appendix(self) -> Iterator[str]:
         diagnosis = self.report.diagnosis

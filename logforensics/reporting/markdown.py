@@ -108,9 +108,10 @@ class _Text:
             yield _linked_table(header, [(*map(escaped, cells), self.link(place) if place else "") for cells, place in rows])
 
     def foresight(self) -> Iterator[str]:
-        if self.report.foresight:
+        told = wording.foresight(self.report)
+        if told:
             yield "## How it could have been seen earlier"
-            yield bullets(f"{escaped(text)} ({self.link(place)})" for text, place in wording.foresight(self.report))
+            yield bullets(f"{escaped(text)} ({self.link(place)})" for text, place in told)
             yield bullets(map(escaped, self.report.advice))
 
     def appendix(self) -> Iterator[str]:

@@ -49,9 +49,18 @@ def settings(report: Report) -> tuple[tuple[str, ...], list[tuple[tuple[str, ...
 
 def foresight(report: Report) -> list[tuple[str, Place]]:
     """A sentence for each finding, and the line from which it follows."""
-    return [
+    told = [
         (_foreseen(item.code, item.time, item.stage, item.seconds_before, flags=item.by_flags_alone), item.place)
         for item in report.foresight
+    ]
+    early = {item.code for item in report.foresight}
+    return told + [
+        (
+            f"{finding.code}: no rule would have said it from what stood in the log before",
+            Place(finding.evidence[0].source, finding.evidence[0].line),
+        )
+        for finding in loud(report)
+        if finding.code not in early and finding.evidence
     ]
 
 

@@ -134,12 +134,12 @@ class Announcer:
     told: dict[tuple[int, str], str] = field(default_factory=dict)
     withdrawn: set[tuple[int, str]] = field(default_factory=set)
 
-    def announce(self, form: Form, place: Callable[[int], tuple[str, int]], name: str) -> Iterator[Event]:
-        """Events about findings that are new, worse, or gone."""
+    def announce(self, form: Form, place: Callable[[int], tuple[str, int]], name: str, *, final: bool) -> Iterator[Event]:
+        """Events about findings that are new, worse, or gone; ``final``: nothing will follow, so what there is has to do."""
         launch = len(form["run"]["launches"])
         current = set()
         for finding in form["findings"]:
-            if _hasty(finding, form["run"]):
+            if not final and _hasty(finding, form["run"]):
                 continue
             key = (launch, finding["code"])
             current.add(key)

@@ -158,7 +158,7 @@ class Watcher:
         events.sort(key=lambda event: event.line or _AFTER_ALL_LINES)
         if fresh & _BATCHES:
             events += self._beat()
-        events += self._announcer.announce(form, self.source.place, self.source.name)
+        events += self._announcer.announce(form, self.source.place, self.source.name, final=self.over)
         self.state.form = form
         if not self._first:  # the first one imports the rules: what it takes says nothing
             cost = self._clock() - begin
