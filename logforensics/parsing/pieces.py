@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SEGMENTS = re.compile(r"[\r\n]+")  # a JSON envelope may hold several lines
 # a record that begins in the middle of a line: only SGLang's dated bracket and uvicorn's address are distinctive enough
@@ -15,6 +19,8 @@ _EMBEDDED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]\[\n]{0,120}\] |INF
 _STAMPED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [^\]\[]{1,120})?\] (?=INFO:     )")
 _REQUEST = re.compile(r"(?:\[[^\]]{8,140}\] )?(?:Receive|Finish)(?: OpenAI)?: |(?:\[[^\]]{8,140}\] )?\s*\{\"")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_BEFORE = 80  # characters that tell a quotation from a torn record
+_QUOTE = re.compile(r"['\"]")
 _INTRODUCES = re.compile(r"[\"'`|>=:(]\s*$")
 _TORN_AT_LABEL = re.compile(
     r"(?:#[\w -]+|usage|mem|size|tokens|elapsed|\(token/s\)|graph|accept \w+)[:=] ?$|^INFO:[ \d.:]*$|^\[[-\d: A-Z]*$|HTTP/1\.1\" ?$| - \"$"
@@ -65,8 +71,12 @@ def _starts(segment: str) -> list[int]:
     found = [match.start() for match in _EMBEDDED.finditer(segment, begin)]
     if not found:
         return found
-    quoted = _inside_string if _REQUEST.match(segment) else _introduced
-    return [start for start in _whole_stamps(segment, found) if not quoted(segment[:start])]
+    found = _whole_stamps(segment, found)
+    return (
+        _outside_strings(segment, found)
+        if _REQUEST.match(segment)
+        else [start for start in found if not _introduced(segment[max(0, start - _BEFORE) : start])]
+    )
 
 
 def _whole_stamps(segment: str, found: list[int]) -> list[int]:
@@ -80,11 +90,34 @@ def _introduced(before: str) -> bool:
     return _INTRODUCES.search(before) is not None and _TORN_AT_LABEL.search(before) is None
 
 
-def _inside_string(before: str) -> bool:
-    rest = _STRING.sub("", before)
-    return "'" in rest or '"' in rest
+def _outside_strings(segment: str, places: list[int]) -> list[int]:
+    """The places that do not stand inside a quoted string; one that is never closed goes on to the end."""
+    kept: list[int] = []
+    strings = _strings(segment)
+    begin, end = next(strings, (len(segment), len(segment)))
+    for place in places:
+        while end <= place and begin < len(segment):
+            begin, end = next(strings, (len(segment), len(segment)))
+        if place < begin:
+            kept.append(place)
+    return kept
+
+
+def _strings(segment: str) -> Iterator[tuple[int, int]]:
+    """Where the quoted strings of a repr begin and end, in one pass."""
+    at = 0
+    while (quote := _QUOTE.search(segment, at)) is not None:
+        whole = _STRING.match(segment, quote.start())
+        if whole is None:
+            yield quote.start(), len(segment)
+            return
+        yield whole.span()
+        at = whole.end()
 
 
 def _is_torn_request(segment: str) -> bool:
     """A request whose text ends inside a string, with what may be a record of another process in it."""
-    return _REQUEST.match(segment) is not None and _EMBEDDED.search(segment, 30) is not None and _inside_string(segment)
+    if _REQUEST.match(segment) is None or _EMBEDDED.search(segment, 30) is None:
+        return False
+    begin, end = max(_strings(segment), default=(0, 0))
+    return end == len(segment) and _STRING.fullmatch(segment, begin) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime
 from typing import Any
 
@@ -208,3 +209,43 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     tally = reader.tally
     assert tally.parsed + tally.noise + tally.unknown + tally.damaged == 2
     assert tally.unfinished == 1
+
+
+DECODE = "[2026-02-18 14:03:27 TP0] Decode batch, #running-req: 5, #token: 100, token usage: 0.10, gen throughput (token/s): 50.00, #queue-req: 0"
+
+
+@pytest.mark.parametrize(
+    ("line", "rows", "damaged"),
+    [
+        (f"[2026-02-18 14:03:27] Receive: obj=GenerateReqInput(rid='r1', text=' {DECODE}')", {"requests": 1}, False),
+        (f"[2026-02-18 14:03:27] Receive: obj=GenerateReqInput(rid='r1', text='it\\'s {DECODE}')", {"requests": 1}, False),
+        (f"[2026-02-18 14:03:27] Receive: obj=GenerateReqInput(rid='r1', text=' '){DECODE}", {"requests": 1, "decode": 1}, True),
+        (f"[2026-02-18 14:03:27] Receive: obj=GenerateReqInput(rid='r1', text='abc {DECODE}", {}, True),
+        (f"he said: {DECODE}", {"notices": 1}, True),
+        (f"> {DECODE}", {"notices": 1}, True),
+        (f"[2026-02-18 14:03:26 TP1] Decode batch, #running-req: {DECODE}", {"decode": 1}, True),
+        (
+            f"Loading safetensors checkpoint shards:  25% Completed | 1/4 [00:01<00:03,  1.00s/it]{DECODE}",
+            {"load_progress": 1, "decode": 1},
+            False,
+        ),
+        (f"INFO:     127.0.0.1:{DECODE}", {"notices": 1, "decode": 1}, True),
+    ],
+)
+def test_records_that_share_a_line(line: str, rows: dict[str, int], damaged: bool) -> None:  # noqa: FBT001
+    reader = LineReader(stamped=True)
+    reader.feed(1, line, known=True)
+    reader.close()
+
+    assert {name: len(found) for name, found in reader.take().items()} == rows
+    assert reader.tally.damaged == damaged
+
+
+def test_a_prompt_full_of_stamps_is_read_in_linear_time() -> None:
+    text = "[2026-02-18 14:03:27 TP0] x " * 20_000
+    begin = time.process_time()
+    reader = LineReader(stamped=True)
+    reader.feed(1, f"[2026-02-18 14:03:27] Receive: obj=GenerateReqInput(rid='r1', text='{text}')", known=True)
+    reader.feed(2, text, known=True)
+
+    assert time.process_time() - begin < 3

@@ -1,0 +1,1 @@
+"""Benchmarks of parsing: ratios against named references, run interleaved on logs made here."""

@@ -1,0 +1,58 @@
+"""What is compared, each as a program of its own: its CPU time includes starting Python and importing."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared"
+
+OURS = "import sys, logforensics; logforensics.parse(sys.argv[1])"
+REGEX_LOOP = r"""
+import sys, regex
+decode = regex.compile(r"^\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?P<tags>(?: [A-Z]+\d+)*)\] Decode batch, #running-req: (?P<run>\d+), #token: (?P<tok>\d+), token usage: (?P<use>[\d.]+), .*?gen throughput \(token/s\): (?P<thr>[\d.]+), #queue-req: (?P<q>\d+)")
+prefill = regex.compile(r"^\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?P<tags>(?: [A-Z]+\d+)*)\] Prefill batch, #new-seq: (?P<seq>\d+), #new-token: (?P<new>\d+), #cached-token: (?P<hit>\d+), token usage: (?P<use>[\d.]+), #running-req: (?P<run>\d+), #queue-req: (?P<q>\d+)")
+rows = []
+with open(sys.argv[1], encoding="utf-8", errors="replace", newline="\n") as log:
+    for number, line in enumerate(log, 1):
+        for expression in (decode, prefill):
+            if found := expression.match(line):
+                rows.append((number, *found.groups()))
+                break
+"""
+LOG_PARSER = "import sys; sys.path.insert(0, sys.argv[2]); import log_parser; log_parser.parse(open(sys.argv[1], errors='replace').read())"
+SKETCH = "import sys; sys.path.insert(0, sys.argv[2]); import fast_path; fast_path.parse(sys.argv[1])"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One program; ``standard_input`` is a file that is piped to it."""
+
+    name: str
+    command: tuple[str, ...]
+    standard_input: Path | None = None
+
+
+def python(name: str, script: str, *arguments: str | Path, standard_input: Path | None = None) -> Contender:
+    """A Python program as a contender."""
+    return Contender(name, (sys.executable, "-c", script, *map(str, arguments)), standard_input)
+
+
+def ours(log: Path) -> Contender:
+    """Our parser with all frames held."""
+    return python("ours", OURS, log)
+
+
+def references(log: Path, log_parser: Path | None) -> list[Contender]:
+    """Whatever of the references is at hand."""
+    found = [python("polars", "import polars"), python("regex loop", REGEX_LOOP, log)]
+    if (SHARED / "tools" / "fast_path.py").is_file():
+        found.append(python("sketch", SKETCH, log, SHARED / "tools"))
+    if log_parser is not None:
+        found.append(python("log_parser", LOG_PARSER, log, log_parser.parent))
+    if ripgrep := shutil.which("rg"):
+        found.append(Contender("rg", (ripgrep, "-c", "-e", "Decode batch", "-e", "Prefill batch", str(log))))
+    return found
