@@ -19,6 +19,7 @@ from logforensics.command.tokens import ArrayAssignment, Condition, Kind, Operat
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+_Part = Word | ArrayAssignment | Redirection | Condition
 _MAX_COMMANDS = 20_000
 _MAX_CHARS = 400_000  # of all values together, so that A="$A$A" in a row comes to an end
 _MAX_DEPTH = 8
@@ -92,7 +93,7 @@ class _Shell:
             return
 
     def _run(self, text: str) -> None:
-        command: list[Word | ArrayAssignment | Redirection | Condition] = []
+        command: list[_Part] = []
         skip = False
         for token in tokens(text):
             if not isinstance(token, Operator):
@@ -109,36 +110,37 @@ class _Shell:
             if token.text.startswith(";;") and self.branches and self.branches[-1].word is not None:
                 self.branches[-1].runs, self.branches[-1].patterns = False, True
 
-    def _command(self, parts: Sequence[Word | ArrayAssignment | Redirection | Condition]) -> None:
+    def _command(self, parts: Sequence[_Part]) -> None:
         self.commands_left -= 1
         if self.commands_left < 0:
             raise _TooMuchError
-        parts = self._keywords(list(parts))
+        parts, negated = self._keywords(list(parts))
         if not parts or (self.branches and not self.branches[-1].runs):
             return
+        self._execute(parts)
+        if negated and self.status is not None:
+            self.status = not self.status
+
+    def _execute(self, parts: Sequence[_Part]) -> None:
         if isinstance(parts[0], Condition):
             value = arithmetic.evaluate(parts[0].text, self._number)
             self.status = None if value is None else bool(value)
             return
         self._simple(parts)
 
-    def _keywords(
-        self, parts: list[Word | ArrayAssignment | Redirection | Condition]
-    ) -> list[Word | ArrayAssignment | Redirection | Condition]:
-        """Take keywords off the front of a command; what is left is a simple command."""
+    def _keywords(self, parts: list[_Part]) -> tuple[list[_Part], bool]:
+        """Take keywords off the front of a command; what is left is a simple command, and whether its status is turned round."""
+        negated = False
         while parts and isinstance(parts[0], Word) and (keyword := parts[0].bare) in _KEYWORDS:
             parts = parts[1:]
             if keyword in ("for", "case", "select"):
                 self._loop_or_case(str(keyword), [part for part in parts if isinstance(part, Word)])
-                return []
+                return [], False
             if keyword == "function":
-                return []
-            if keyword == "!":
-                self._command(parts)
-                self.status = None if self.status is None else not self.status
-                return []
+                return [], False
+            negated = negated != (keyword == "!")
             self._branch(str(keyword))
-        return parts
+        return parts, negated
 
     def _branch(self, keyword: str) -> None:
         running = not self.branches or self.branches[-1].runs
@@ -182,7 +184,7 @@ class _Shell:
 
     # ------------------------------------------------------------------------------------------------ simple commands
 
-    def _simple(self, parts: Sequence[Word | ArrayAssignment | Redirection | Condition]) -> None:
+    def _simple(self, parts: Sequence[_Part]) -> None:
         assigned, words = self._assignments(parts)
         self._redirections(parts, words)
         if not words:

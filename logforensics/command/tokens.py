@@ -138,7 +138,7 @@ class _Scanner:
             self.at, self.at_start = after, False
             yield Condition(inner)
             return
-        redirection = _REDIRECTION.match(self.text, self.at)
+        redirection = None if self.text.startswith(("<(", ">("), self.at) else _REDIRECTION.match(self.text, self.at)
         if redirection and not self.in_test:
             yield from self._redirection(redirection[0])
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 from logforensics.findings import Confidence, Recommendation, Severity
 from logforensics.planning.forecast import Outlook, forecast
-from logforensics.planning.plan import Plan
+from logforensics.planning.plan import Plan, impossible
 from logforensics.rules.launch import instead
 from logforensics.rules.registry import other, set_to
 from logforensics.sglang.flags import accepted, find_flag, releases
@@ -67,6 +67,8 @@ def _wrong_values(plan: Plan) -> list[tuple[str, list[Recommendation]]]:
         values = value if isinstance(value, list) else [value]
         if value is None or not values:
             found.append((f"{name} has no value", [other(name, "it takes a value")]))
+        if impossible(flag.field, value):
+            found.append((f"{name} cannot be {value:g}", [other(name, "give it a value that a server can start with")]))
         texts = [item for item in values if isinstance(item, str) and flag.kind in _KINDS and not _FILLED_LATER.search(item)]
         found += [(f"{name} takes {_KINDS[flag.kind]}, not {item!r}", _number_instead(name, flag.kind, item)) for item in texts]
     return found

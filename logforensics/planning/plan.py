@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -201,10 +202,27 @@ class Plan:
 
 
 def arguments(command: LaunchCommand, release: str | None) -> dict[str, Any]:
-    """The flags of a command by field name."""
+    """The flags of a command by field name; numbers that no server can mean (``impossible``) are left out."""
     args: dict[str, Any] = {}
     for name, value in command.flags.items():
         flag = (find_flag(command.typed.get(name, name), release) if release else None) or find_flag(name)
-        if flag is not None:
+        if flag is not None and not impossible(flag.field, value):
             args[flag.field] = value
     return args
+
+
+def impossible(field: str, value: Any) -> bool:
+    """Whether a number lies where no server can start with it: not finite, a fraction outside 0 … 1, a size below 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    if not math.isfinite(value) or abs(value) > _LARGEST:
+        return True
+    if field == "mem_fraction_static":
+        return not 0 < value < 1
+    return field in _SIZES and value < 1
+
+
+_LARGEST = 10**12
+_SIZES = frozenset(
+    {"tp_size", "pp_size", "dp_size", "ep_size", "nnodes", "page_size", "context_length", "max_running_requests", "max_total_tokens"}
+)
