@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from polars.testing import assert_frame_equal
+from rich.console import Console
 
 from logforensics import Hardware, parse
 from logforensics.cli.watch import _hardware
@@ -21,6 +23,7 @@ from logforensics.findings import Severity
 from logforensics.watching import Event, Known, Until, Watch, Watcher, watch
 from logforensics.watching.follow import FileFollower, StreamFollower
 from logforensics.watching.growing import GrowingLog
+from logforensics.watching.live import View
 from logforensics.watching.pulse import sparkline
 from logforensics.watching.words import Lines, duration, sentence
 
@@ -375,6 +378,53 @@ def test_sparkline() -> None:
     assert sparkline([0.0, 0.0]) == "▁▁"
     assert sparkline([0.5], top=1.0) == "▅"
     assert sparkline([1.0, 2.0], ascii_only=True).isascii()
+
+
+def screen(growing: Growing, width: int, *, ascii_only: bool = False) -> str:
+    console = Console(width=width, record=True, file=io.StringIO(), color_system=None)
+    console.print(View("server.log", ascii_only=ascii_only).draw(growing.watcher.state))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_while_loading(growing: Growing, width: int) -> None:
+    assert "does not exist yet" in screen(growing, width)
+    growing.append(FIRST_LOOK.read_bytes())
+    text = " ".join(screen(growing, width).split())
+    assert "kimi-k2.5 · SGLang 0.5.8 · TP 8 · 49 lines" in text
+    assert "36 % 23 of 64 shards, 2.56 shards/s, about 16 s left" in text
+    assert "weights begin to load 8 of 8 ranks +1 s" in text
+    assert "CRITICAL 8 ranks × 300 GB of HiCache = 2,400 GB; the host has 449 GB (LF101)" in text
+    assert max(map(len, screen(growing, width).splitlines())) <= width
+
+
+def test_the_live_view_while_serving(growing: Growing) -> None:
+    growing.append(HICACHE48.read_bytes())
+    text = " ".join(screen(growing, 80).split())
+    for piece in (
+        "ready 1 min 26 s after the start",
+        "93.43 71.81 10.41 3.62 5.50",
+        "8 × 48 GB kv = 384 GB",
+        "69 running",
+        "KV usage 0.98",
+    ):
+        assert piece in text
+    assert "Loading" not in text
+    assert screen(growing, 80, ascii_only=True).isascii()
+
+
+def test_log_text_cannot_act_in_the_live_view(growing: Growing) -> None:
+    growing.append(FIRST_LOOK.read_bytes().replace(b"served_model_name='kimi-k2.5'", b"served_model_name='[red]\x1b[31mx[/red]'", 1))
+    text = screen(growing, 120)
+    assert "[red]x[/red]" in text
+    assert "\x1b" not in text
+
+
+def test_a_speed_that_is_no_number_breaks_nothing(growing: Growing) -> None:
+    log = HICACHE48.read_bytes().replace(b"gen throughput (token/s): 1173.46", b"gen throughput (token/s): inf", 1)
+    told = growing.append(log)
+    assert all(json.dumps(event.as_json(), allow_nan=False) for event in told)
+    assert "running" in screen(growing, 80)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(44.6, "45 s"), (200, "3 min 20 s"), (3900, "1 h 5 min"), (3600, "1 h")])

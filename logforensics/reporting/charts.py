@@ -68,7 +68,8 @@ def _metrics(decode: pl.DataFrame) -> Iterator[Chart]:
     parts = lines.partition_by("source", "dp", "tp", maintain_order=True)[:_MOST_LINES] if lines.height else []
     timed = bool(parts) and lines["time"].null_count() == 0
     for key, title, column, unit in _METRICS:
-        series = {_scheduler(part, parts): part.drop_nulls(column) for part in parts}
+        figure = pl.col(column).cast(pl.Float64)
+        series = {_scheduler(part, parts): part.filter(figure.is_finite()) for part in parts}  # null is not finite either
         series = {name: part for name, part in series.items() if part.height}
         if series:
             yield _metric(key, title, column, unit, series, timed=timed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from logforensics.findings import Finding, Severity
@@ -43,11 +44,9 @@ def _served(case: Case) -> Iterator[str]:
         yield f"The server was ready {duration(start)} after its start."
     if windows:
         seconds = max(window.seconds for window in windows)
-        peak = sum(window.throughput_peak for window in windows if not window.rank.pp)
-        yield (
-            f"It decoded for {duration(seconds)} at {number(round(run.serving.throughput_mean))} token/s on average, "
-            f"{number(round(peak))} at best."
-        )
+        mean, peak = run.serving.throughput_mean, sum(window.throughput_peak for window in windows if not window.rank.pp)
+        speed = f" at {number(round(mean))} token/s on average, {number(round(peak))} at best" if isfinite(mean + peak) else ""
+        yield f"It decoded for {duration(seconds)}{speed}."
         waiting = max(window.queue_max for window in windows)
         share = max(window.waiting_share for window in windows)
         if waiting:

@@ -47,6 +47,8 @@ def pulse(decode: pl.DataFrame) -> Pulse | None:
     lines = decode.filter((pl.col("launch") == decode["launch"][-1]) & (pl.col("pp").fill_null(0) == 0)).tail(_RECENT_LINES)
     if lines.is_empty():
         return None
+    speed = pl.col("gen_throughput")
+    lines = lines.with_columns(pl.when(speed.is_finite()).then(speed))  # a division by no time at all is printed as inf or nan
     scheduler = pl.struct("dp", "tp")
     latest = lines.group_by(scheduler.alias("scheduler"), maintain_order=True).last()
     last = lines.row(-1, named=True)
