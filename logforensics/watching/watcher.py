@@ -154,11 +154,11 @@ class Watcher:
         form = self._form()
         if len(form["run"]["launches"]) != len(self.state.form.get("run", {}).get("launches", ())):
             self.state.loads.clear()
-        events = [*self._loads(), *changes(self.state.form, form, self.source.place, self.source.name), *self._new_errors()]
-        events.sort(key=lambda event: event.line or _AFTER_ALL_LINES)
+        events = [*changes(self.state.form, form, self.source.place, self.source.name), *self._loads(), *self._new_errors()]
+        events += self._announcer.announce(form, self.source.place, self.source.name, final=self.over)
         if fresh & _BATCHES:
             events += self._beat()
-        events += self._announcer.announce(form, self.source.place, self.source.name, final=self.over)
+        events.sort(key=lambda event: event.line or _AFTER_ALL_LINES)
         self.state.form = form
         if not self._first:  # the first one imports the rules: what it takes says nothing
             cost = self._clock() - begin
