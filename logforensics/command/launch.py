@@ -55,7 +55,8 @@ def env_of_words(program: Sequence[str], outer: Mapping[str, str] | None = None)
     A container gets nothing of the outer environment but what ``-e NAME`` passes on.
     """
     around = dict(outer or {})
-    found = (assignment(re.sub(r"^(?:--env=|-e(?=[A-Za-z_]\w*=))", "", word)) for word in program)
+    exported = [pair for word in program if word.startswith("--export=") for pair in word.removeprefix("--export=").split(",")]  # srun
+    found = (assignment(re.sub(r"^(?:--env=|-e(?=[A-Za-z_]\w*=))", "", word)) for word in (*program, *exported))
     own = dict(item for item in found if item)
     if not runs_container(program):
         return {**around, **own}

@@ -82,6 +82,7 @@ def _containers(document: Any) -> list[Invocation]:
         words = _command_line(node, is_compose=is_compose)
         if words:
             env = _environment(node.get("environment", node.get("env")), is_compose=is_compose)
+            words = words if is_compose else [_filled(word, env) for word in words]
             found.append(Invocation(tuple(words), env, _place(node)))
     return found
 
@@ -92,7 +93,8 @@ def _command_line(node: Mapping[str, Any], *, is_compose: bool) -> list[str]:
     words: list[str] = []
     for key in keys:
         words += _as_words(node.get(key), is_compose=is_compose)
-    if words and words[0].startswith("-") and "sglang" in str(node.get("image", "")):
+    image = node.get("image")
+    if words and words[0].startswith("-") and isinstance(image, str) and "sglang" in image:
         return [*DEFAULT_PROGRAM, *words]  # the image's own entry point
     return words if any("sglang" in word for word in words) else []
 
@@ -104,6 +106,11 @@ def _as_words(value: Any, *, is_compose: bool) -> list[str]:
         texts = [str(item) for item in value if not isinstance(item, (Mapping, list))]
         return [_interpolated(text) for text in texts] if is_compose else texts
     return []
+
+
+def _filled(text: str, env: Mapping[str, str]) -> str:
+    """Kubernetes puts the container's own variables in for ``$(NAME)``; a name it does not know stays, ``$$`` is a dollar."""
+    return re.sub(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)", lambda m: "$" if m[0] == "$$" else env.get(m[1], m[0]), text)
 
 
 def _interpolated(text: str) -> str:
@@ -215,20 +222,25 @@ def flag_words(flags: Mapping[str, Any]) -> list[str]:
 def _values(document: Any) -> list[Invocation]:
     """Helm values whose leaves are named after flags (``model.path``, ``server.enableMetrics``); the charts themselves are not seen."""
     flags: dict[str, Any] = {}
+    more: list[str] = []
     image = ""
     for parent, node in _named_mappings(document):
         for key, value in node.items():
-            if isinstance(value, Mapping):
-                continue
-            names = (f"--{_kebab(parent)}-{_kebab(key)}", f"--{_kebab(key)}")
-            name = next((n for n in names if (flag := find_flag(n)) is not None and n in flag.spellings and flag.name == n), None)
-            if name and not isinstance(value, list):
+            if isinstance(value, list) and value and all(isinstance(item, str) for item in value) and str(value[0]).startswith("--"):
+                more += value
+            elif not isinstance(value, (Mapping, list)) and (name := _flag_called(parent, str(key))):
                 flags[name] = value
-            elif isinstance(value, list) and value and all(isinstance(item, str) for item in value) and str(value[0]).startswith("--"):
-                return [Invocation((*DEFAULT_PROGRAM, *flag_words(flags), *value), {}, None)]
         if "repository" in node and "tag" in node:
             image = f"{node['repository']}:{node['tag']}"
-    return [Invocation((*DEFAULT_PROGRAM, *flag_words(flags)), {}, Place(image=image or None))] if "--model-path" in flags else []
+    if "--model-path" not in flags and not more:
+        return []
+    return [Invocation((*DEFAULT_PROGRAM, *flag_words(flags), *more), {}, Place(image=image or None))]
+
+
+def _flag_called(parent: str, key: str) -> str | None:
+    """The flag whose whole name a key has, alone or behind its parent's name (``model: {path: …}``)."""
+    names = (f"--{_kebab(parent)}-{_kebab(key)}", f"--{_kebab(key)}")
+    return next((name for name in names if (flag := find_flag(name)) is not None and flag.name == name), None)
 
 
 def _named_mappings(document: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:

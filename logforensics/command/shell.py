@@ -355,6 +355,8 @@ class _Shell:
                 return [f"${name}" if index is None else piece.source], False
             return [known], not piece.quoted
         value = self._operated(known, found["op"], found["rest"] or "")
+        if found["op"] in ("=", ":=") and value is not None and value != known:
+            self._set(name, value)
         return (
             ([piece.source if known is None and found["op"] not in _DEFAULTS else f"${name}"], False)
             if value is None

@@ -157,6 +157,33 @@ def test_a_container_does_not_inherit_the_shell() -> None:
     assert read_command(text).env == {"HF_HOME": "/h", "NCCL_P2P_DISABLE": "1"}
 
 
+def test_kubernetes_fills_in_its_own_variables_before_the_shell() -> None:
+    text = """
+containers:
+- image: lmsysorg/sglang:v0.5.6
+  env:
+  - {name: TP, value: "4"}
+  command: ["/bin/sh", "-c"]
+  args: ["python3 -m sglang.launch_server --model-path org/m --tp $(TP) --nnodes $TP --node-rank $(RANK)"]
+"""
+    assert read_command(text).flags == {**CORE, "--nnodes": 4, "--node-rank": "$(RANK)"}
+
+
+def test_helm_arguments_join_the_named_values() -> None:
+    text = "image: {repository: lmsysorg/sglang, tag: v0.5.6}\nextraArgs: [--tp=4]\nmodel: {path: org/m}\n"
+    command = read_command(text)
+    assert (command.flags, command.image_release) == (CORE, "0.5.6")
+
+
+@pytest.mark.parametrize("prompt", ["$ ", "root@id:/dir# ", "(env) user@host:~$ ", "Singularity> ", "sgl ➜ ", "!", "**`"])
+def test_prompts_are_no_words(prompt: str) -> None:
+    assert read_command(f"{prompt}python -m sglang.launch_server --model-path org/m --tp 4").flags == CORE
+
+
+def test_what_slurm_exports_is_environment() -> None:
+    assert read_command("srun --export=ALL,NCCL_DEBUG=INFO python -m sglang.launch_server --model m").env == {"NCCL_DEBUG": "INFO"}
+
+
 @pytest.mark.parametrize(
     ("text", "repair"),
     [

@@ -31,7 +31,7 @@ def words(text: str) -> tuple[str, ...]:
         ("X='a b'; run $X \"$X\"", ["run", "a", "b", "a b"]),
         ('run $UNDEFINED ${UNDEFINED} "${UNDEFINED}"', ["run", "$UNDEFINED", "$UNDEFINED", "$UNDEFINED"]),
         ("E=''; run $E \"$E\" x", ["run", "", "x"]),
-        ("run ${X:-8} ${X-9} ${X:=7} ${X:+no}x", ["run", "8", "9", "7", "x"]),
+        ("run ${X:-8} ${X-9} ${X:=7} ${X:+no}x", ["run", "8", "9", "7", "nox"]),
         ('X=; run ${X:-8} "${X-9}"', ["run", "8", ""]),
         ("A=(a 'b c' d); run \"${A[@]}\" ${#A[@]} ${A[1]} \"${A[*]}\"", ["run", "a", "b c", "d", "3", "b", "c", "a b c d"]),
         ('A=(a); A+=(b c); run "${A[@]}"', ["run", "a", "b", "c"]),
