@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -185,10 +186,15 @@ def _serving(serving: Mapping[str, Any], *, verbose: bool) -> list[str]:
 def _window(window: Mapping[str, Any], *, named: bool) -> str:
     name = f"{window['rank']}: " if named else ""
     return (
-        f"{name}{number(round(window['throughput_mean']))} token/s on average, {number(round(window['throughput_peak']))} at best; "
-        f"{number(round(window['running_median']))} running and {number(round(window['queue_median']))} waiting (medians), "
-        f"KV usage {window['usage_median']:.2f}; {number(window['lines'])} decode lines over {number(round(window['seconds']))} s"
+        f"{name}{_whole(window['throughput_mean'])} token/s on average, {_whole(window['throughput_peak'])} at best; "
+        f"{_whole(window['running_median'])} running and {_whole(window['queue_median'])} waiting (medians), "
+        f"KV usage {window['usage_median']:.2f}; {number(window['lines'])} decode lines over {_whole(window['seconds'])} s"
     )
+
+
+def _whole(value: float | None) -> str:
+    """A figure without decimals; a log may print ``nan``."""
+    return "–" if value is None or not math.isfinite(value) else number(round(value))
 
 
 def _prediction(prediction: Mapping[str, Any]) -> str | None:
