@@ -13,8 +13,11 @@ SHARED = ROOT.parent / "shared"
 OURS = "import sys, logforensics; logforensics.parse(sys.argv[1])"
 REGEX_LOOP = r"""
 import sys, regex
-decode = regex.compile(r"^\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?P<tags>(?: [A-Z]+\d+)*)\] Decode batch, #running-req: (?P<run>\d+), #token: (?P<tok>\d+), token usage: (?P<use>[\d.]+), .*?gen throughput \(token/s\): (?P<thr>[\d.]+), #queue-req: (?P<q>\d+)")
-prefill = regex.compile(r"^\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?P<tags>(?: [A-Z]+\d+)*)\] Prefill batch, #new-seq: (?P<seq>\d+), #new-token: (?P<new>\d+), #cached-token: (?P<hit>\d+), token usage: (?P<use>[\d.]+), #running-req: (?P<run>\d+), #queue-req: (?P<q>\d+)")
+head = r"^\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?P<tags>(?: [A-Z]+\d+)*)\] "
+decode = regex.compile(head + r"Decode batch, #running-req: (?P<run>\d+), #token: (?P<tok>\d+), token usage: (?P<use>[\d.]+), "
+    r".*?gen throughput \(token/s\): (?P<thr>[\d.]+), #queue-req: (?P<q>\d+)")
+prefill = regex.compile(head + r"Prefill batch, #new-seq: (?P<seq>\d+), #new-token: (?P<new>\d+), #cached-token: (?P<hit>\d+), "
+    r"token usage: (?P<use>[\d.]+), #running-req: (?P<run>\d+), #queue-req: (?P<q>\d+)")
 rows = []
 with open(sys.argv[1], encoding="utf-8", errors="replace", newline="\n") as log:
     for number, line in enumerate(log, 1):

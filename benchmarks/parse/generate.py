@@ -109,7 +109,7 @@ class _Server:
         return f"{line}{self.closing}\n"
 
     def _others(self) -> list[Callable[[], str]]:
-        return [self._retraction] * 12 + [self._warning] * 6 + [self._request, self._traceback, self._capture]
+        return [self._retraction] * 24 + [self._warning] * 12 + [self._traceback, self._traceback, self._capture, self._request]
 
     def _retraction(self) -> str:
         return (

@@ -18,7 +18,7 @@ _SEGMENTS = re.compile(r"[\r\n]+")  # a JSON envelope may hold several lines
 _EMBEDDED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]\[\n]{0,120}\] |INFO:     [\da-f.:\[\]]{3,45} - \"")
 _STAMPED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [^\]\[]{1,120})?\] (?=INFO:     )")
 _REQUEST = re.compile(r"(?:\[[^\]]{8,140}\] )?(?:Receive|Finish)(?: OpenAI)?: |(?:\[[^\]]{8,140}\] )?\s*\{\"")
-_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_STRING = re.compile(r"'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\"")
 _BEFORE = 80  # characters that tell a quotation from a torn record
 _QUOTE = re.compile(r"['\"]")
 _INTRODUCES = re.compile(r"[\"'`|>=:(]\s*$")
