@@ -28,6 +28,7 @@ from logforensics.cli import (
     runs,
     sql,
     watch,
+    whatif,
 )
 from logforensics.cli.options import CANNOT_USE, INTERRUPTED, Version, examples
 from logforensics.errors import LogforensicsError
@@ -55,6 +56,7 @@ app = typer.Typer(
 )
 for command in (diagnose, preflight, watch, compare, runs, report, frames, sql, export, flags, models, gpus, demo, explain):
     app.command(command.NAME, epilog=command.EPILOG)(command.run)
+app.command(whatif.NAME, epilog=whatif.EPILOG, context_settings=whatif.CONTEXT)(whatif.run)
 
 
 @app.callback(invoke_without_command=True)
