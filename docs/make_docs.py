@@ -15,7 +15,24 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 _DEMO_BEGIN, _DEMO_END = "<!-- demo: written by docs/make_docs.py -->", "<!-- end of demo -->"
-COMMANDS = ("", "diagnose", "watch", "compare", "runs", "report", "frames", "sql", "export", "demo", "explain")
+COMMANDS = (
+    "",
+    "diagnose",
+    "preflight",
+    "whatif",
+    "watch",
+    "compare",
+    "runs",
+    "report",
+    "frames",
+    "sql",
+    "export",
+    "flags",
+    "models",
+    "gpus",
+    "demo",
+    "explain",
+)
 _CONSOLE = re.compile(r"(?P<head>```console\n\$ (?P<command>logforensics [^\n]*)\n)(?P<output>.*?)(?P<end>^```$)", re.DOTALL | re.MULTILINE)
 
 
