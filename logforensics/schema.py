@@ -21,7 +21,9 @@ class Column:
 COMMON = (
     Column("source", "String", "", "the file as it was given, or <stdin>"),
     Column("line", "UInt64", "", "1-based line number, counting only newlines, as `sed -n Np` does"),
-    Column("time", "Datetime(us)", "local time", "time stamp of the line; null where it has none; 1970-01-01 where the release prints no date"),
+    Column(
+        "time", "Datetime(us)", "local time", "time stamp of the line; null where it has none; 1970-01-01 where the release prints no date"
+    ),
     Column("launch", "UInt32", "", "0-based number of the server start within its source"),
     Column("tp", "UInt16", "rank", "tensor-parallel rank, null where the line has no such tag"),
     Column("dp", "UInt16", "rank", "data-parallel rank, null where the line has no such tag"),

@@ -156,7 +156,7 @@ class _TarFile:
         self._stream: Any = raw
         if packing:
             self._stream = unpacked(raw, packing)
-        self.archive: tarfile.TarFile = tarfile.open(fileobj=self._stream, mode="r|")
+        self.archive: tarfile.TarFile = tarfile.open(fileobj=self._stream, mode="r|")  # noqa: SIM115 - closed by close()
 
     def close(self) -> None:
         """Close the archive and what it was read from."""
