@@ -85,7 +85,7 @@ class LineReader:
         Args:
             number: its absolute 1-based number.
             text: the line without its newline.
-            known: some known literal occurs in it (see :func:`logforensics.parsing.chunk.literals`).
+            known: some known literal occurs in it (see :func:`logforensics.parsing.left.literals`).
             unterminated: it is the log's last line and has no newline: its last number may be cut.
         """
         if number != self._next:

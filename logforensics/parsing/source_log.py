@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from logforensics.parsing.assembly import from_rows
 from logforensics.parsing.chunk import ChunkResult, read_chunk
+from logforensics.parsing.left import Line, read_left
 from logforensics.parsing.lines import LineReader
 from logforensics.parsing.tally import EXAMPLES
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from logforensics.reading import Source
 
 THREADS = 1  # beside the main thread: a second one costs 6 % more CPU for the same rows
+_GROUP = 6  # chunks whose left lines are read together
 _KINDS = {"retractions": "retract"}  # events of frames that workers fill
 _PLACE = frozenset({"line", "time", "tags"})
-_SGLANG_ALONE = frozenset({"prefill", "decode", "retractions"})
 
 Pieces = dict[str, list["pl.DataFrame"]]
 
@@ -53,57 +54,80 @@ class SourceLog:
         Raises:
             InputError: the source cannot be read.
         """
-        results: Iterable[tuple[int, ChunkResult]] = self._numbered(self._results())
+        groups: Iterable[list[tuple[int, ChunkResult]]] = self._groups()
         if self.source.newest_first:
-            results = reversed(list(results))
-        for base, result in results:
-            yield self._read(base, result)
+            groups = reversed(list(groups))
+        for group in groups:
+            yield self._read(group)
         self._reader.close()
         yield self._rows()
 
-    def _read(self, base: int, result: ChunkResult) -> Pieces:
-        frames = {name: [_shifted(frame, base) for frame in found] for name, found in result.frames.items()}
-        for name, found in frames.items():
-            self.tally.sglang |= bool(found) and name in _SGLANG_ALONE
+    def _groups(self) -> Iterator[list[tuple[int, ChunkResult]]]:
+        """Results with the number of lines before each, several at a time."""
+        group: list[tuple[int, ChunkResult]] = []
+        for result in self._results():
+            group.append((self.lines, result))
+            self.lines += result.lines
+            if len(group) == _GROUP or self.source.live:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _read(self, group: list[tuple[int, ChunkResult]]) -> Pieces:
+        import polars as pl
+
+        pieces: Pieces = {}
+        for base, result in group:
+            self.noise += result.access
+            self.read += result.lines - result.access - result.left.height - (result.tail is not None)
+            for name, found in result.frames.items():
+                self.tally.sglang |= bool(found)
+                pieces.setdefault(name, []).extend(_shifted(frame, base) for frame in found)
+        numbered = [result.left.with_columns(pl.col("n").cast(pl.UInt64) + base) for base, result in group]
+        left = read_left(pl.concat(numbered), self._examples)
+        self.read += left.read
+        self.tally.sglang |= "retractions" in left.frames
+        for name, found in left.frames.items():
+            pieces.setdefault(name, []).extend(found)
+        for name, found in pieces.items():
             for frame in found:
                 self._reader.saw(_KINDS.get(name, name), [c for c in frame.columns if c not in _PLACE and frame[c].null_count() == 0])
-        rest = reversed(result.rest) if self.source.newest_first else result.rest
-        for line in rest:
-            last = result.unterminated and line.n == result.lines
-            self._reader.feed(base + line.n, line.text, known=line.known, unterminated=last)
-        self.read += result.read
-        self.noise += result.access
-        self.tally.add_unknown(result.unknown, [(base + n, text) for n, text in result.unknown_examples])
+        self._feed(left.rest, group[-1])
+        self.tally.add_unknown(left.unknown, left.unknown_examples)
         for name, found in self._rows().items():
-            frames.setdefault(name, []).extend(found)
-        return frames
+            pieces.setdefault(name, []).extend(found)
+        return pieces
+
+    def _feed(self, rest: list[Line], last: tuple[int, ChunkResult]) -> None:
+        """Let the line reader read, in the order in which the lines were written."""
+        base, result = last
+        ending = base + result.lines if result.tail is not None else 0
+        if result.tail is not None:
+            rest.append(Line(ending, result.tail, known=True))
+        for line in reversed(rest) if self.source.newest_first else rest:
+            self._reader.feed(line.number, line.text, known=line.known, unterminated=line.number == ending)
 
     def _rows(self) -> Pieces:
         rows = self._reader.take()
         self.launches += [row[0] for row in rows.get("launches", [])]
         return {name: [from_rows(name, found)] for name, found in rows.items()}
 
-    def _numbered(self, results: Iterable[ChunkResult]) -> Iterator[tuple[int, ChunkResult]]:
-        """Each result with the number of lines before it."""
-        for result in results:
-            yield self.lines, result
-            self.lines += result.lines
-
     def _results(self) -> Iterator[ChunkResult]:
         """Chunk results in order, with at most ``threads`` + 1 chunks in memory."""
         chunks = self.source.chunks(self._chunk_bytes) if self._chunk_bytes else self.source.chunks()
         wrappers = self.source.wrappers
         if self.source.live:  # what a growing log says now is wanted now
-            yield from (read_chunk(chunk.data, wrappers, self._examples) for chunk in chunks)
+            yield from (read_chunk(chunk.data, wrappers) for chunk in chunks)
             return
         first, second = next(chunks, None), next(chunks, None)
         if first is None or second is None:  # a small log: threads would cost more than they save
-            yield from (read_chunk(chunk.data, wrappers, self._examples) for chunk in (first,) if chunk)
+            yield from (read_chunk(chunk.data, wrappers) for chunk in (first,) if chunk)
             return
         with ThreadPoolExecutor(self._threads) as pool:
             waiting: deque[Future[ChunkResult]] = deque()
             for chunk in chain((first, second), chunks):
-                waiting.append(pool.submit(read_chunk, chunk.data, wrappers, self._examples))
+                waiting.append(pool.submit(read_chunk, chunk.data, wrappers))
                 if len(waiting) > self._threads:
                     yield waiting.popleft().result()
             while waiting:
