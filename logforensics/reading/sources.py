@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from logforensics.reading.cutting import Readable
 
 STDIN_NAME = "<stdin>"
-CHUNK_BYTES = 12 << 20
+CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
