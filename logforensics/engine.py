@@ -82,6 +82,9 @@ def make_case(
         InputError: the version is not an SGLang release, or the model configuration cannot be read.
     """
     unreleased = _unreleased(version)
+    stated = run.side.version("sglang") if version is None else None
+    if stated is not None and flags.nearest_release(str(stated.value)) is not None:
+        version = str(stated.value)
     low, high, basis = release_range(run, version)
     release = Release(low, high, basis)
     command, notes = _read_launch(launch_command, release)
@@ -90,7 +93,9 @@ def make_case(
         typed = {flag.field: value for name, value in command.flags.items() if (flag := flags.find_flag(name, release.high)) is not None}
         fields = {**typed, **fields}
     model = model_from_config(model_config) if model_config is not None else None
-    return Case(run, Config(fields, run.launch, command), release, hardware or Hardware(), command, (*notes, *unreleased), model)
+    machine, lines = run.side.completed(hardware or Hardware())
+    read = tuple(file.note for file in run.side.files)
+    return Case(run, Config(fields, run.launch, command), release, machine, command, (*notes, *unreleased, *read), model, lines)
 
 
 def _unreleased(version: str | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from logforensics.diagnosis import Coverage
 from logforensics.errors import InputError
+from logforensics.evidence import Side, is_side, separate
 from logforensics.parsing.assembly import complete, with_source
 from logforensics.parsing.source_log import THREADS, SourceLog
 from logforensics.parsing.tally import EXAMPLES
@@ -33,6 +34,7 @@ class ParsedLog:
     coverage: Coverage
     sources: tuple[str, ...]
     is_sglang: bool
+    side: Side = field(default_factory=Side)  # what files given beside the logs say
     _opened: Mapping[str, Source] = field(default_factory=dict, repr=False)
 
     def quote(self, wanted: Mapping[str, Iterable[int]]) -> dict[tuple[str, int], str]:
@@ -63,9 +65,9 @@ def parse(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None,
         threads: worker threads for the vectorised part; the rows do not depend on it.
 
     Raises:
-        InputError: a file is missing, empty, or binary, or a folder holds no log.
+        InputError: a file is missing, empty, or binary, a folder holds no log, or only files that go beside a log were given.
     """
-    sources = open_sources(paths, follow=follow)
+    sources, side, beside = separate(open_sources(paths, follow=follow, also=is_side))
     logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads) for source in sources]
     gathered: dict[str, list[pl.DataFrame]] = {name: [] for name in FRAMES}
     for log in logs:
@@ -82,7 +84,8 @@ def parse(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None,
         coverage=_coverage(logs),
         sources=tuple(source.name for source in sources),
         is_sglang=any(log.tally.sglang for log in logs),
-        _opened={source.name: source for source in sources},
+        side=side,
+        _opened={source.name: source for source in (*sources, *beside)},
     )
 
 
@@ -106,7 +109,8 @@ class Stream:
     """
 
     def __init__(self, paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None, threads: int = THREADS) -> None:
-        self._logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads) for source in open_sources(paths, follow=follow)]
+        sources, _, _ = separate(open_sources(paths, follow=follow, also=is_side))
+        self._logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads) for source in sources]
 
     def __iter__(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Read the sources, one after the other, once."""

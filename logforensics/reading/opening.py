@@ -15,29 +15,35 @@ from logforensics.reading.sources import STDIN_NAME, Source, describe, growing, 
 from logforensics.reading.streams import Layered, packing_of, read_errors, unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from logforensics.reading.cutting import Readable
+
+    Also = Callable[[bytes], bool]
 
 # in a folder or an archive: server.log, server.log.1, server.log.2.gz, stdout, rank0.err, slurm-17.out
 _LOG_NAME = re.compile(
     r"(?i)(?:^|.*[/\\])(?!\.)[^/\\]*?(?:\.(?:log|txt|out|err)|(?:^|[/\\])(?:stdout|stderr|log))(?:[.-]\d+)*(?:\.(?:gz|zst|xz|bz2))?$"
 )
+_LOOK_BYTES = 1 << 16  # enough to know what a file holds
 _TAR_NAME = re.compile(r"(?i)\.(?:tar|tgz|tbz2|txz)(?:\.\w+)?$")
 
 
-def open_sources(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, follow: bool = False) -> list[Source]:
+def open_sources(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, follow: bool = False, also: Also | None = None
+) -> list[Source]:
     """Check each path and say how to read it; ``-`` is standard input.
 
     A folder stands for the logs in it, a glob for the files it matches, a tar or zip file for the logs among its members. With ``follow``,
-    plain files are read on while they grow.
+    plain files are read on while they grow. ``also`` looks at the first bytes of files in a folder or archive that are not named like a log,
+    and says which of them are wanted all the same.
 
     Raises:
         InputError: a path does not exist, holds no log, is empty, or holds binary data.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    sources = [source for path in paths for source in _opened(os.fspath(path))]
+    sources = [source for path in paths for source in _opened(os.fspath(path), also)]
     if follow:
         sources = [growing(source.name, source.path) if source.path and source.name != STDIN_NAME else source for source in sources]
     if not sources:
@@ -45,35 +51,46 @@ def open_sources(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
     return sources
 
 
-def _opened(given: str) -> Iterator[Source]:
+def _opened(given: str, also: Also | None) -> Iterator[Source]:
     if given == "-":
         yield standard_input()
         return
     path = Path(given)
     if path.is_dir():
-        yield from _of_folder(given, path)
+        yield from _of_folder(given, path, also)
     elif not path.exists() and any(sign in given for sign in "*?["):
-        yield from _of_glob(given)
+        yield from _of_glob(given, also)
     else:
-        yield from _of_file(given, path)
+        yield from _of_file(given, path, also)
 
 
-def _of_folder(given: str, folder: Path) -> Iterator[Source]:
-    names = sorted(path for path in folder.iterdir() if path.is_file() and (_LOG_NAME.match(path.name) or _TAR_NAME.search(path.name)))
-    yield from _readable(given, [str(path) for path in names], "is a folder without a log in it: name the file")
+def _of_folder(given: str, folder: Path, also: Also | None) -> Iterator[Source]:
+    names = sorted(path for path in folder.iterdir() if path.is_file() and _is_wanted(path, also))
+    yield from _readable(given, [str(path) for path in names], "is a folder without a log in it: name the file", also)
 
 
-def _of_glob(given: str) -> Iterator[Source]:
+def _is_wanted(path: Path, also: Also | None) -> bool:
+    """Whether a file of a folder is a log or an archive by its name, or wanted for what it holds."""
+    if _LOG_NAME.match(path.name) or _TAR_NAME.search(path.name):
+        return True
+    try:
+        with path.open("rb") as stream:
+            return also is not None and also(stream.read(_LOOK_BYTES))
+    except OSError:
+        return False
+
+
+def _of_glob(given: str, also: Also | None) -> Iterator[Source]:
     names = sorted(name for name in glob.glob(given, recursive=True) if Path(name).is_file())  # noqa: PTH207 - the pattern may be absolute
-    yield from _readable(given, names, "matches no log")
+    yield from _readable(given, names, "matches no log", also)
 
 
-def _readable(given: str, names: list[str], complaint: str) -> Iterator[Source]:
+def _readable(given: str, names: list[str], complaint: str, also: Also | None) -> Iterator[Source]:
     """The sources among ``names``; an empty or binary file is passed over as long as there is another."""
     found, last = False, None
     for name in names:
         try:
-            sources = list(_of_file(name, Path(name)))
+            sources = list(_of_file(name, Path(name), also))
         except InputError as error:
             last = error
             continue
@@ -83,16 +100,16 @@ def _readable(given: str, names: list[str], complaint: str) -> Iterator[Source]:
         raise last or InputError(f"{given}: {complaint}")
 
 
-def _of_file(given: str, path: Path) -> Iterator[Source]:
+def _of_file(given: str, path: Path, also: Also | None) -> Iterator[Source]:
     try:
         with path.open("rb") as stream:
             head = stream.read(512)
     except OSError as error:
         raise InputError(f"{given}: {error.strerror or error}") from error
     if head.startswith(b"PK\x03\x04"):
-        yield from _of_archive(given, _zip_members(path))
+        yield from _of_archive(given, _zip_members(path), also)
     elif _is_tar(head) or (packing_of(head) and _TAR_NAME.search(path.name)):
-        yield from _of_archive(given, _tar_members(path))
+        yield from _of_archive(given, _tar_members(path), also)
     else:
         yield describe(given, path, lambda: path.open("rb"))
 
@@ -101,11 +118,11 @@ def _is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def _of_archive(given: str, members: Iterator[tuple[str, Any]]) -> Iterator[Source]:
+def _of_archive(given: str, members: Iterator[tuple[str, Any]], also: Also | None) -> Iterator[Source]:
     found = False
     try:
         for name, reopen in members:
-            if not _LOG_NAME.match(name):
+            if not _LOG_NAME.match(name) and not (also is not None and also(_head_of(reopen))):
                 continue
             try:
                 source = describe(f"{given}:{name}", None, reopen)
@@ -117,6 +134,12 @@ def _of_archive(given: str, members: Iterator[tuple[str, Any]]) -> Iterator[Sour
         raise InputError(f"{given}: cannot be read: {error}") from error
     if not found:
         raise InputError(f"{given}: holds no log (*.log, *.txt, *.out, *.err)")
+
+
+def _head_of(reopen: Callable[[], Readable]) -> bytes:
+    """The first bytes of a member."""
+    with closing(reopen()) as stream:  # type: ignore[type-var]
+        return stream.read(_LOOK_BYTES)
 
 
 def _zip_members(path: Path) -> Iterator[tuple[str, Any]]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from logforensics.command import LaunchCommand
+from logforensics.evidence import Side
 from logforensics.findings import Evidence
 from logforensics.hardware import Hardware
 from logforensics.models import Model, find_model, models_of_class
@@ -98,7 +99,20 @@ class Case:
     command: LaunchCommand | None = None
     notes: tuple[str, ...] = field(default=())
     model_config: Model | None = None  # the model the user described
+    hardware_lines: Mapping[str, Evidence] = field(default_factory=dict)  # fields of ``hardware`` that a file beside the log says
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what several rules ask for, worked out once
+
+    # ------------------------------------------------------------------------------------------------ beside the log
+
+    @property
+    def side(self) -> Side:
+        """What files given beside the log say."""
+        return self.run.side
+
+    def said_by(self, name: str) -> str:
+        """Where a field of ``hardware`` comes from, for the arithmetic: ``given`` by the user, or the file and line that say it."""
+        line = self.hardware_lines.get(name)
+        return f"{line.source}:{line.line}" if line else "given"
 
     # ------------------------------------------------------------------------------------------------ parallel layout
 

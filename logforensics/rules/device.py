@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from logforensics.findings import Confidence, Recommendation, Severity
+from logforensics.rules import beside
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, decrease, environment, other, rule, set_to, step, upgrade
 from logforensics.rules.signs import Sign, active, cited, matching, ranks_of, said, where
@@ -19,6 +20,8 @@ _HARDWARE = Sign(
         r"|cudaErrorHardwareStackError|HW Exception by GPU|hipErrorECCNotCorrectable|row.?remap.{0,30}(?:fail|pending)",
     )
 )
+# The kernel log's own codes of a broken card; others, such as 13, 31 and 43, are what faulty software looks like to the driver.
+_BROKEN_BY_DRIVER = re.compile(r"Xid \([^)]{1,60}\): (?:48|61|62|63|64|74|79|92|94|95|119|120|140)\b")
 _ILLEGAL = Sign(
     re.compile(
         r"illegal memory access|ILLEGAL_ADDRESS|misaligned address|cudaErrorIllegalAddress|cudaErrorMisalignedAddress|hipErrorIllegalAddress"
@@ -49,8 +52,8 @@ def local_gpu(case: Case, rank: Rank) -> int | None:
 
 
 def failed_hardware(case: Case) -> list[Trouble]:
-    """Lines that say the card is broken."""
-    return matching(case, _HARDWARE)
+    """Lines that say the card is broken, in the log or in a kernel log beside it."""
+    return [*matching(case, _HARDWARE), *beside.driver_errors(case, _BROKEN_BY_DRIVER)]
 
 
 @rule("LF408", "gpu_hardware_error", "A GPU reported a hardware fault")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
-from logforensics.rules import gpu_more
+from logforensics.rules import beside, gpu_more
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, decrease, increase, other, remove, rule, step
 from logforensics.run.model import Notice, ShutdownEvent
@@ -13,7 +13,6 @@ from logforensics.run.model import Notice, ShutdownEvent
 SIGKILL = -9
 _RSS = re.compile(r"(?P<kind>anon|shmem)-rss:(?P<kb>\d+)kB")
 _VICTIM = re.compile(r"(?:task=|Killed process \d+ \()([^,)\s]+)")
-_OUR_NAMES = ("sglang", "python", "pt_main", "ray")  # the kernel cuts names to 15 characters
 _STARTING = ("launch", "init_dist_begin", "init_dist_end", "load_begin")
 
 
@@ -24,11 +23,19 @@ def sigkills(case: Case) -> list[ShutdownEvent]:
 
 
 def kernel_lines(case: Case) -> list[ShutdownEvent]:
-    """Lines of the kernel's OOM killer about this server: a victim of another name does not count while the server serves."""
+    """Lines of the kernel's OOM killer about this server, in the log or in a kernel log beside it.
+
+    In the log a victim of another name does not count while the server serves.
+    """
     found = [event for event in case.run.shutdowns if event.event == "kernel_oom"]
     victims = {name for event in found for name in _VICTIM.findall(event.text)}
-    ours = not victims or not case.served() or any(name.startswith(_OUR_NAMES) for name in victims)
-    return found if ours else []
+    ours = not victims or not case.served() or any(name.startswith(beside.OUR_NAMES) for name in victims)
+    return [*(found if ours else []), *beside.kernel_kills(case)]
+
+
+def names_a_victim(case: Case) -> bool:
+    """Whether the kernel's own record names the process it took: then nobody else sent the signal."""
+    return any(_VICTIM.search(event.text) for event in kernel_lines(case))
 
 
 def explained_by_exception(case: Case) -> bool:
@@ -66,6 +73,7 @@ def cgroup_or_oom_kill(case: Case) -> Verdict | None:
     evidence: list[Evidence | None] = [*(event.mark.evidence() for event in kernel), *(event.mark.evidence("-9") for event in kills)]
     evidence += [hinted.evidence("OOM killer") if hinted else None, hint.mark.evidence("OOM killer") if hint else None]
     evidence.append(case.run.stages[case.run.stage].last.evidence() if case.run.stages else None)
+    evidence += beside.forced_exits(case)
     texts = " ".join(event.text for event in kernel)
     limit = "MEMCG" in texts or "cgroup out of memory" in texts or "OOMKilled" in texts
     return Verdict(
@@ -78,7 +86,7 @@ def cgroup_or_oom_kill(case: Case) -> Verdict | None:
         "A process got SIGKILL without any exception or stop request before it. The killed process cannot write a line, so the last stage it reached is the clue: "
         f"{case.run.stage.replace('_', ' ')}.",
         cite(evidence),
-        _held(kernel),
+        [*_held(kernel), *_limit(case)],
         _less_host_memory(case),
         missing=[] if kernel else [_KERNEL_LOG, "the host's RAM and the container's memory limit"],
     )
@@ -92,6 +100,14 @@ def _held(kernel: list[ShutdownEvent]) -> list[Arithmetic]:
     found = {match["kind"]: int(match["kb"]) for event in kernel for match in _RSS.finditer(event.text)}
     names = {"anon": "the victim's own memory", "shmem": "the victim's shared and pinned memory"}
     return [step(names[kind], f"{kb:,} kB", kb / 2**20, "GiB") for kind, kb in found.items() if kb]
+
+
+def _limit(case: Case) -> list[Arithmetic]:
+    """What a file beside the log says the server may have of the host."""
+    ram = case.hardware.host_ram_bytes
+    if ram is None or "host_ram_bytes" not in case.hardware_lines:
+        return []
+    return [step("memory that the server may have", case.said_by("host_ram_bytes"), round(ram / 2**30, 2), "GiB")]
 
 
 def _vanished(case: Case) -> Notice | None:
@@ -151,7 +167,13 @@ def child_killed_sigkill(case: Case) -> Verdict | None:
         "a child process got SIGKILL; the log does not say who sent it",
         "Exit code -9 without any exception before it. The kernel's OOM killer is the usual sender, but the log cannot prove it. "
         f"The last stage reached was {case.run.stage.replace('_', ' ')}.",
-        cite([*(event.mark.evidence() for event in _announcements(case, kills)), reached.last.evidence() if reached else None]),
+        cite(
+            [
+                *(event.mark.evidence() for event in _announcements(case, kills)),
+                reached.last.evidence() if reached else None,
+                *beside.forced_exits(case),
+            ]
+        ),
         [step("exit code", "printed", SIGKILL)],
         [other("kernel log", "dmesg -T | grep -i -E 'oom|killed process' names the victim and the limit"), *_less_host_memory(case)],
         missing=["the kernel log of that minute (`dmesg -T`)", "the container's memory limit, if there is one"],

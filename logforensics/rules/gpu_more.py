@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from logforensics.findings import Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.models import all_gpus
-from logforensics.rules import oom, signatures
+from logforensics.rules import beside, oom, signatures
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, decrease, environment, increase, other, rule, step, upgrade
 from logforensics.rules.signatures import Hit
@@ -77,8 +78,26 @@ def gpu_occupied_by_other_process(case: Case) -> Verdict | None:
         ]
         fix.append(decrease("--mem-fraction-static", None, "share", "Alternative: the fraction counts from what the fullest card has free"))
         why = "At this point nothing of this server is on the cards. The gap is what something else holds."
-        return _balance_verdict(case, hit, "another process holds memory on one of the cards", why, steps, fix)
-    return _neighbour_in_oom(case) or _card_not_free(case)
+        return _named(case, _balance_verdict(case, hit, "another process holds memory on one of the cards", why, steps, fix))
+    return _named(case, _neighbour_in_oom(case) or _card_not_free(case))
+
+
+def _named(case: Case, verdict: Verdict | None) -> Verdict | None:
+    """The verdict with the neighbours that nvidia-smi lists, where its output was given: that makes it certain."""
+    others = beside.strangers(case)[:8]
+    if verdict is None or not others:
+        return verdict
+    held = [
+        step(f"held by process {process.pid} ({process.name})", f"{line.source}:{line.line}", process.used_mib or 0, "MiB")
+        for process, line in others
+    ]
+    return replace(
+        verdict,
+        confidence=Confidence.CERTAIN,
+        evidence=cite([*verdict.evidence, *(line for _, line in others)]),
+        arithmetic=[*verdict.arithmetic, *held],
+        missing=[item for item in verdict.missing if "nvidia-smi" not in item],
+    )
 
 
 def _unbalanced(case: Case) -> tuple[Hit | None, float | None, float | None]:
@@ -232,7 +251,7 @@ def card_gib(case: Case) -> tuple[float | None, Evidence | None]:
         if found := _TOTAL.search(notice.text):
             return min(float(item) for item in found[1].split(",")) / 1024, notice.mark.evidence("Reported total GPU memory")
     given = case.hardware.gpu_memory_bytes
-    return (given / GIB, None) if given else (None, None)
+    return (given / GIB, case.hardware_lines.get("gpu_memory_bytes")) if given else (None, None)
 
 
 def is_unified(case: Case) -> bool:

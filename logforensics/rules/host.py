@@ -7,7 +7,7 @@ import re
 
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
-from logforensics.rules.endings import explained_by_exception, kernel_lines, sigkills
+from logforensics.rules.endings import explained_by_exception, kernel_lines, names_a_victim, sigkills
 from logforensics.rules.hostbudget import HostBudget, host_budget, safe_size
 from logforensics.rules.performance import cell_bytes
 from logforensics.rules.registry import Verdict, cite, decrease, increase, other, rule, set_to, step, upgrade
@@ -42,7 +42,7 @@ def host_overallocation_per_rank(case: Case) -> Verdict | None:
     if budget.announced == 0 and case.release.since("0.5.19"):
         return None  # from 0.5.19 SGLang's guard divides by the ranks and refuses first: another finding
     safe = safe_size(case, budget, ram)
-    steps = [*budget.steps, step("host memory", "given", round(ram / GB, 2), "GB"), *safe.derivation]
+    steps = [*budget.steps, step("host memory", case.said_by("host_ram_bytes"), round(ram / GB, 2), "GB"), *safe.derivation]
     steps.append(step("more than the host has by", f"{gb(budget.total)} - {gb(ram)}", round((budget.total - ram) / GB, 2), "GB"))
     return Verdict(
         Severity.CRITICAL,
@@ -76,6 +76,8 @@ def _proof(case: Case, budget: HostBudget) -> list[Evidence]:
             case.config.evidence(budget.sized_by, "hicache_size"),
             *budget.lines[:16],
             *(event.mark.evidence("-9") for event in sigkills(case)),
+            *(event.mark.evidence() for event in kernel_lines(case)),
+            case.hardware_lines.get("host_ram_bytes"),
         ]
     )
 
@@ -107,6 +109,8 @@ def _unknown_ram(case: Case, budget: HostBudget) -> Verdict | None:
         return None  # killed before any pool: something else took the memory
     severity = Severity.CRITICAL if died else Severity.WARNING  # a log may simply end here, on a machine that has the memory
     confidence = Confidence.PROBABLE if died or stopped else Confidence.POSSIBLE
+    if died and names_a_victim(case):
+        confidence = Confidence.CERTAIN  # the kernel itself says that memory ran out while the pools were pinned
     if budget.processes == 1 and not died:
         return None
     steps = [*budget.steps, step("size that fits", _FORMULA, "needs the host RAM", "GB per rank")]
@@ -308,17 +312,30 @@ def hicache_pin_limit(case: Case) -> Verdict | None:
         )
     )
     fix.append(other("SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB", "from 0.5.19 the buffer is registered in chunks of this size"))
+    locked = case.side.least("locked_limit")
+    if locked is not None and size and int(locked.value) < int(size[1]):
+        fix.insert(0, other("memlock", "raise the limit of locked memory: `ulimit -l unlimited`, or `--ulimit memlock=-1` for docker"))
     return Verdict(
         Severity.CRITICAL,
         Confidence.PROBABLE,
         "hicache",
         "pinning the HiCache pool failed" + (f": a buffer of {gb(int(size[1]))} was refused" if size else ""),
         "The driver refused to register this host buffer. The machine may have the memory; a single registration of this size, the memlock limit or the IOMMU is what refuses.",
-        cite([failure.evidence("failed"), case.config.evidence("hicache_ratio", "hicache_size")]),
-        steps,
+        cite([failure.evidence("failed"), case.config.evidence("hicache_ratio", "hicache_size"), locked.evidence if locked else None]),
+        [
+            *steps,
+            *([step("locked memory per process", f"{locked.evidence.source}:{locked.evidence.line}", locked.value, "B")] if locked else []),
+        ],
         fix,
-        missing=["`ulimit -l` of the server's process, and the host's RAM"],
+        missing=_unknown_pinning(case),
     )
+
+
+def _unknown_pinning(case: Case) -> list[str]:
+    """What decides why a buffer could not be pinned and is not known."""
+    locked = any("process limits" in file.kinds for file in case.side.files)
+    ram = case.hardware.host_ram_bytes is not None
+    return [text for text, known in (("`ulimit -l` of the server's process", locked), ("the host's RAM", ram)) if not known]
 
 
 @rule("LF105", "hicache_pin_unsupported", "Pinning is not possible on this platform")

@@ -116,6 +116,8 @@ def gpu_count_mismatch(case: Case) -> Verdict | None:
         steps.append(step("visible GPUs", "printed in the error", gpus))
     elif lowest is not None:
         steps.append(step("visible GPUs at most", f"device {lowest} does not exist", lowest))
+    elif case.hardware.gpus is not None:
+        steps.append(step("GPUs of the machine", case.said_by("gpus"), case.hardware.gpus))
     none = re.search(r"No \w+ GPUs|No accelerator|no NVIDIA|No GPU memory", hit.trouble.text) is not None
     certain = 0 if none else gpus if gpus is not None else case.hardware.gpus or 1
     fix: list[Recommendation] = []
@@ -137,7 +139,7 @@ def gpu_count_mismatch(case: Case) -> Verdict | None:
         if none
         else f"{planned} ranks were started on this machine, and it does not have that many visible GPUs"
     )
-    missing = [] if gpus is not None or none else ["how many GPUs the machine has (`nvidia-smi -L`)"]
+    missing = [] if gpus is not None or none or case.hardware.gpus is not None else ["how many GPUs the machine has (`nvidia-smi -L`)"]
     base = signatures.verdict(case, "gpu_count_mismatch", title=title, arithmetic=steps, fix=fix)
     return None if base is None else replace(base, missing=[*base.missing, *missing])
 

@@ -78,6 +78,7 @@ def build_run(parsed: ParsedLog) -> Run:
         ready=next((_mark(row) for row in _rows(frames["ready"])), None),
         first_mark=first,
         last_mark=final,
+        side=parsed.side,
     )
     run.stages = _stages(run)
     if len(launches) > 1:

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logforensics.evidence import Side
 from logforensics.findings import Evidence
 
 if TYPE_CHECKING:
@@ -541,6 +542,7 @@ class Run:
     first_mark: Mark
     last_mark: Mark
     notes: list[str] = field(default_factory=list)
+    side: Side = field(default_factory=Side)  # what files given beside the logs say
 
     @cached_property
     def memory_steps(self) -> tuple[MemoryStep, ...]:
