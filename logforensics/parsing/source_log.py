@@ -65,7 +65,8 @@ class SourceLog:
     def _groups(self) -> Iterator[list[tuple[int, ChunkResult]]]:
         """Results with the number of lines before each, several at a time."""
         group: list[tuple[int, ChunkResult]] = []
-        for result in self._results():
+        for offset, result in self._results():
+            self.source.remember(self.lines + 1, offset)
             group.append((self.lines, result))
             self.lines += result.lines
             if len(group) == _GROUP or self.source.live:
@@ -113,25 +114,26 @@ class SourceLog:
         self.launches += [row[0] for row in rows.get("launches", [])]
         return {name: [from_rows(name, found)] for name, found in rows.items()}
 
-    def _results(self) -> Iterator[ChunkResult]:
-        """Chunk results in order, with at most ``threads`` + 1 chunks in memory."""
+    def _results(self) -> Iterator[tuple[int, ChunkResult]]:
+        """The offset of each chunk and what it gave, in order, with at most ``threads`` + 1 chunks in memory."""
         chunks = self.source.chunks(self._chunk_bytes) if self._chunk_bytes else self.source.chunks()
         wrappers = self.source.wrappers
         if self.source.live:  # what a growing log says now is wanted now
-            yield from (read_chunk(chunk.data, wrappers) for chunk in chunks)
+            yield from ((chunk.offset, read_chunk(chunk.data, wrappers)) for chunk in chunks)
             return
         first, second = next(chunks, None), next(chunks, None)
         if first is None or second is None:  # a small log: threads would cost more than they save
-            yield from (read_chunk(chunk.data, wrappers) for chunk in (first,) if chunk)
+            yield from ((chunk.offset, read_chunk(chunk.data, wrappers)) for chunk in (first,) if chunk)
             return
         with ThreadPoolExecutor(self._threads) as pool:
-            waiting: deque[Future[ChunkResult]] = deque()
+            waiting: deque[tuple[int, Future[ChunkResult]]] = deque()
             for chunk in chain((first, second), chunks):
-                waiting.append(pool.submit(read_chunk, chunk.data, wrappers))
+                waiting.append((chunk.offset, pool.submit(read_chunk, chunk.data, wrappers)))
                 if len(waiting) > self._threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                    offset, result = waiting.popleft()
+                    yield offset, result.result()
+            for offset, result in waiting:
+                yield offset, result.result()
 
 
 def _shifted(frame: pl.DataFrame, base: int) -> pl.DataFrame:

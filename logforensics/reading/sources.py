@@ -71,17 +71,19 @@ class Source:
             InputError: the file cannot be read, or its compression is broken.
         """
         self._starts.clear()
-        offset, line = 0, 1
+        offset = 0
         for data in self._unsplit(self._blocks(size)):
-            self._starts.append((line, offset))
             yield Chunk(data, offset)
             offset += len(data)
-            line += data.count(b"\n")
+
+    def remember(self, line: int, offset: int) -> None:
+        """Keep that this 1-based line begins at this offset: whoever has split a chunk into lines knows their number, and counting costs."""
+        self._starts.append((line, offset))
 
     def quote(self, lines: Iterable[int]) -> dict[int, str]:
         """The text of the given 1-based lines (without the newline), read once more from the source."""
         wanted = sorted(set(lines))
-        if not wanted or not self._starts:
+        if not wanted:
             return {}
         return self._quoted_in_place(wanted) if self.path is not None else self._quoted_from_the_start(wanted)
 
@@ -113,12 +115,13 @@ class Source:
 
     def _quoted_in_place(self, wanted: list[int]) -> dict[int, str]:
         assert self.path is not None  # noqa: S101 - the caller has looked
-        firsts = [first for first, _ in self._starts]
+        starts = self._starts or [(1, 0)]
+        firsts = [first for first, _ in starts]
         found: dict[int, str] = {}
         with self.path.open("rb") as stream:
             at = 0
             for number in wanted:
-                first, offset = self._starts[max(0, bisect_right(firsts, number) - 1)]
+                first, offset = starts[max(0, bisect_right(firsts, number) - 1)]
                 if at < first:
                     stream.seek(offset)
                     at = first
