@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from logforensics.units import gb
+from logforensics.units import GB, gb
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Size:
     @property
     def text(self) -> str:
         """For people."""
-        return f"{_SIZES[self.what]} {gb(self.size_bytes)}"
+        return f"{_SIZES[self.what]} {gb(self.size_bytes) if self.size_bytes >= GB else f'{self.size_bytes:,} B'}"
 
 
 _SIZES = {

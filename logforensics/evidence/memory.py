@@ -12,7 +12,7 @@ _MOST_BYTES = 1 << 60  # larger figures mean that there is no limit
 
 # ---------------------------------------------------------------------------------------------------------------- free
 
-_FREE_HEADER = re.compile(r"^\s+total\s+used\s+free\b", re.MULTILINE)
+_FREE_HEADER = re.compile(r"^[ \t]+total[ \t]+used[ \t]+free\b", re.MULTILINE)
 _FREE_ROW = re.compile(r"^Mem:\s+(?P<cells>\S.*)$")
 _CELL = re.compile(r"^(?P<number>\d{1,20}(?:[.,]\d{1,3})?)(?P<unit>[BKMGTP]?)(?P<binary>i?)B?$", re.IGNORECASE)
 _POWERS = {"B": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
@@ -35,19 +35,25 @@ def _free_facts(lines: list[str]) -> Iterator[Fact]:
             columns = line.split()
         elif (row := _FREE_ROW.match(line)) and columns:
             cells = dict(zip(columns, row["cells"].split(), strict=False))
-            scale = _free_scale(cells["total"])
+            scale = _free_scale(row["cells"].split())
             for column, what in (("total", "host_total"), ("available", "host_available")):
                 size = _free_bytes(cells.get(column, ""), scale)
                 if size:
                     yield Size(number, what, size, cells[column])
 
 
-def _free_scale(total: str) -> int:
-    """Bytes of a bare number's unit: ``free`` prints KiB; -b, -m and -g leave no trace but the magnitude (hosts have 1 GiB to 64 TiB)."""
-    if not total.isdigit():
+def _free_scale(cells: list[str]) -> int:
+    """Bytes of a bare number's unit. ``free`` prints KiB; -b, -m and -g leave no trace but the magnitude: hosts have 8 GiB to 8 TiB.
+
+    A count of bytes is one of whole KiB, which six counts of KiB are not by chance.
+    """
+    if not cells[0].isdigit():
         return _KIB
-    value = int(total)
-    return 1 if value >= 1 << 37 else _KIB if value >= 1 << 23 else _KIB**2 if value >= 1 << 13 else _KIB**3
+    value = int(cells[0])
+    whole = all(int(cell) % _KIB == 0 for cell in cells if cell.isdigit())
+    if value >= 1 << 37 or (value >= 1 << 30 and whole):
+        return 1
+    return _KIB if value >= 1 << 23 else _KIB**2 if value >= 1 << 13 else _KIB**3
 
 
 def _free_bytes(cell: str, scale: int) -> int | None:

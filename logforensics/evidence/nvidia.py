@@ -184,7 +184,7 @@ def read_dmon(text: str) -> tuple[Fact, ...]:
 
 # ---------------------------------------------------------------------------------------------------------------- topo
 
-_TOPO_HEADER = re.compile(r"^\s*(?:\x1b\[\d+m)?\s*GPU0\b(?:\s+GPU\d+)*")
+_TOPO_HEADER = re.compile(r"^\s+(?:\x1b\[\d+m)?GPU0\b")
 _TOPO_ROW = re.compile(r"^GPU(?P<gpu>\d{1,3})\s+(?P<cells>\S.*)$")
 _LINK = re.compile(r"^(?:NV\d{1,2}|PIX|PXB|PHB|NODE|SYS)$")
 
@@ -200,7 +200,7 @@ def read_topo(text: str) -> tuple[Fact, ...]:
     gpus = 0
     for number, line in enumerate(text.split("\n"), 1):
         if _TOPO_HEADER.match(line):
-            gpus = len(re.findall(r"\bGPU\d+\b", line))
+            gpus = len(re.findall(r"GPU\d+", line))
         elif row := _TOPO_ROW.match(line):
             first = int(row["gpu"])
             cells = row["cells"].split()[:gpus]

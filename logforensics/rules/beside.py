@@ -78,10 +78,21 @@ def _may_be_of_this_run(case: Case, time: datetime | None, *, year_known: bool) 
 
     A server that served on needs a record from about its last line: what the log outlived did not end it.
     """
-    first, last = case.run.first_mark.time, case.run.last_mark.time
-    if time is None or first is None or last is None or first.year < 1980:
+    span = _span(case)
+    if time is None or span is None:
         return _may_have_died(case)
+    first, last = span
     if not year_known:
         time = time.replace(year=last.year) if (time.month, time.day) != (2, 29) or last.year % 4 == 0 else time
     begin = first if _may_have_died(case) else last
     return any(begin - _BEFORE <= time + timedelta(minutes=minutes) <= last + _AFTER for minutes in _ZONES_MINUTES)
+
+
+def _span(case: Case) -> tuple[datetime, datetime] | None:
+    """The first and the last time the run prints, None where it prints none with a date; its last lines often have no stamp."""
+    run = case.run
+    marks = [run.first_mark, run.last_mark, *(mark for stage in run.stages.values() for mark in stage.marks.values())]
+    marks += [item.mark for item in (*run.shutdowns, *run.failures, *run.watchdogs)]
+    marks += [window.last for window in run.serving.windows]
+    times = [mark.time for mark in marks if mark.time is not None and mark.time.year > 1970]  # 1970: a release that prints no date
+    return (min(times), max(times)) if times else None
