@@ -11,18 +11,26 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared"
 
 OURS = "import sys, logforensics; logforensics.parse(sys.argv[1])"
+# a line loop that reads the commonest nine kinds of lines, the first that fits: what people write who need more than one number
 REGEX_LOOP = r"""
 import sys, regex
-head = r"^\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?P<tags>(?: [A-Z]+\d+)*)\] "
-decode = regex.compile(head + r"Decode batch, #running-req: (?P<run>\d+), #token: (?P<tok>\d+), token usage: (?P<use>[\d.]+), "
-    r".*?gen throughput \(token/s\): (?P<thr>[\d.]+), #queue-req: (?P<q>\d+)")
-prefill = regex.compile(head + r"Prefill batch, #new-seq: (?P<seq>\d+), #new-token: (?P<new>\d+), #cached-token: (?P<hit>\d+), "
-    r"token usage: (?P<use>[\d.]+), #running-req: (?P<run>\d+), #queue-req: (?P<q>\d+)")
+head = r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?P<tags>(?: [A-Z]+\d+)*)\] "
+kinds = [regex.compile(expression) for expression in (
+    head + r"Decode batch, #running-req: (\d+), #token: (\d+), token usage: ([\d.]+), .*?gen throughput \(token/s\): ([\d.]+), #queue-req: (\d+)",
+    head + r"Prefill batch, #new-seq: (\d+), #new-token: (\d+), #cached-token: (\d+), token usage: ([\d.]+), #running-req: (\d+), #queue-req: (\d+)",
+    r"Retract requests\. #retracted_reqs: (\d+)",
+    r"avail mem=([\d.]+) GB",
+    r"KV Cache is allocated\. #tokens: (\d+)",
+    r"max_total_num_tokens=(\d+)",
+    r"(\d+)% Completed \| (\d+)/(\d+)",
+    r"server_args=",
+    r"Traceback",
+)]
 rows = []
 with open(sys.argv[1], encoding="utf-8", errors="replace", newline="\n") as log:
     for number, line in enumerate(log, 1):
-        for expression in (decode, prefill):
-            if found := expression.match(line):
+        for kind in kinds:
+            if found := kind.search(line):
                 rows.append((number, *found.groups()))
                 break
 """
