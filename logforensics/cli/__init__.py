@@ -13,6 +13,7 @@ import typer
 from typer.main import get_command
 
 from logforensics.cli import (
+    collect,
     compare,
     config,
     demo,
@@ -54,7 +55,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (diagnose, preflight, watch, compare, runs, report, frames, sql, export, flags, models, gpus, demo, explain):
+for command in (diagnose, preflight, watch, compare, runs, report, collect, frames, sql, export, flags, models, gpus, demo, explain):
     app.command(command.NAME, epilog=command.EPILOG)(command.run)
 app.command(whatif.NAME, epilog=whatif.EPILOG, context_settings=whatif.CONTEXT)(whatif.run)
 
