@@ -49,10 +49,13 @@ class LeftResult:
     unknown_examples: list[tuple[int, str]]
 
 
-def read_left(lines: pl.DataFrame, examples: int) -> LeftResult:
-    """Read lines ``(n, line)`` with the log's line numbers; at most ``examples`` unknown ones are given back as text."""
+def read_left(lines: pl.DataFrame, examples: int, own: tuple[str, ...] = ()) -> LeftResult:
+    """Read lines ``(n, line)`` with the log's line numbers; at most ``examples`` unknown ones are given back as text.
+
+    ``own`` are the literals of packs that the user brought.
+    """
     frames, others = read_bulk(lines)
-    known = others["line"].str.contains(literals())
+    known = others["line"].str.contains(literals(own))
     candidates = others.filter(~known)
     notices, plain = read_notices(candidates)
     if notices.height:
@@ -78,6 +81,6 @@ def _lines(rows: pl.DataFrame, *, known: bool) -> Iterator[Line]:
 
 
 @cache
-def literals() -> str:
+def literals(own: tuple[str, ...] = ()) -> str:
     """An expression of the literals that make a line worth a closer look wherever they stand in it (polars keeps it compiled)."""
-    return "|".join(re.escape(literal) for literal in (*packs.load().literals, *batch.WORDS.values(), *_MARKERS))
+    return "|".join(re.escape(literal) for literal in (*own, *packs.load().literals, *batch.WORDS.values(), *_MARKERS))

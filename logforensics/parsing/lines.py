@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from logforensics.parsing import batch, packs, pieces, progress, tracebacks
+from logforensics.parsing import batch, pieces, progress, tracebacks
 from logforensics.parsing.bulk import LEVELS
 from logforensics.parsing.dumps import Dump
-from logforensics.parsing.patterns import CutRecord, Pattern
+from logforensics.parsing.packs import load
+from logforensics.parsing.patterns import CutRecord, Packs, Pattern
 from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.server_args import read_server_args
 from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
@@ -37,7 +38,7 @@ _SGLANG_ALONE = frozenset(
     {"launches", "memory", "kv_pool", "capacity", "host_pool", "host_guard", "retractions", "ready", "watchdog", "overrides"}
 )
 _STAMPED_FRAMES = frozenset({"memory", "kv_pool", "capacity", "host_pool", "retractions"})
-_WHOLE_END = re.compile(r"(?:[a-zA-Z)%\]!]|GB\.|[a-z]\.)\s*$")
+_WHOLE_END = re.compile(r"(?: ?GB\.?|[)\]!%]| m?s\.?|[a-z]{3}\.)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,13 @@ class LineReader:
         stamped: SGLang's own lines carry its bracket in this log, so that one without it is the tail of a torn one.
         examples: how many unknown and damaged lines are kept.
         step: 1, or -1 where a log is read from its last line to its first.
+        packs: the patterns; the built-in ones where none are given.
     """
 
-    def __init__(self, *, stamped: bool = False, step: int = 1, examples: int = EXAMPLES) -> None:
+    def __init__(self, *, stamped: bool = False, step: int = 1, examples: int = EXAMPLES, packs: Packs | None = None) -> None:
         self.tally = Tally(limit=examples)
         self._rows: dict[str, list[Row]] = {}
-        self._packs = packs.load()
+        self._packs = packs or load()
         self._traces = tracebacks.OpenTraces()
         self._dump: Dump | None = None
         self._stamped = stamped
@@ -173,11 +175,11 @@ class LineReader:
         if head is None:
             return "damaged" if message.startswith(tuple(batch.WORDS.values())) and "#" in message else None
         found = batch.read_one(message[head.start() :], cut=cut)
-        if found is None or (self._stamped and not prefix.end):
+        if found is None or (self._stamped and not prefix.own):
             return "damaged"
         self.tally.sglang = True
         kind, row = found
-        return self._keep(kind, kind, number, prefix, row, cut=cut, ends_well=message.endswith((", ", ",")))
+        return self._keep(kind, kind, number, prefix, row, cut=cut, ends_well=False)
 
     def _launch(self, number: int, prefix: Prefix, fields: dict[str, Any], complete: bool, *, form: str) -> Outcome:  # noqa: FBT001
         from logforensics.sglang.flags import fingerprint
@@ -210,7 +212,7 @@ class LineReader:
             return "noise"
         if message.startswith(_REQUESTS) and not message.rstrip().endswith((")", "}")):
             return "damaged"
-        if self._stamped and frame in _STAMPED_FRAMES and not prefix.end and not pattern.bare:
+        if self._stamped and frame in _STAMPED_FRAMES and not prefix.own and not pattern.bare:
             return "damaged"
         if frame == "notices":
             self._notice(number, prefix, message, outcome="parsed", **row)

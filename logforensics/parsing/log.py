@@ -13,6 +13,7 @@ from logforensics.diagnosis import Coverage
 from logforensics.errors import InputError
 from logforensics.evidence import Side, is_side, separate
 from logforensics.parsing.assembly import complete, with_source
+from logforensics.parsing.own_packs import with_own
 from logforensics.parsing.source_log import THREADS, SourceLog
 from logforensics.parsing.tally import EXAMPLES
 from logforensics.reading import Source, open_sources
@@ -55,7 +56,14 @@ class ParsedLog:
             raise _not_sglang(self.sources, self.coverage)
 
 
-def parse(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None, threads: int = THREADS) -> ParsedLog:
+def parse(
+    paths: Paths,
+    *,
+    follow: bool = False,
+    chunk_bytes: int | None = None,
+    threads: int = THREADS,
+    patterns: str | os.PathLike[str] | None = None,
+) -> ParsedLog:
     """Read one or more logs (``-`` is standard input) into frames.
 
     Args:
@@ -63,12 +71,15 @@ def parse(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None,
         follow: read on while a file grows, also into the file that replaces it, until nothing has come for two seconds.
         chunk_bytes: size of the pieces read at once; the rows do not depend on it.
         threads: worker threads for the vectorised part; the rows do not depend on it.
+        patterns: a folder of pattern packs of one's own, which are tried before the built-in ones.
 
     Raises:
+        PatternError: a pack of one's own is malformed.
         InputError: a file is missing, empty, or binary, a folder holds no log, or only files that go beside a log were given.
     """
     sources, side, beside = separate(open_sources(paths, follow=follow, also=is_side))
-    logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads) for source in sources]
+    packs = with_own(patterns) if patterns is not None else None
+    logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads, packs=packs) for source in sources]
     gathered: dict[str, list[pl.DataFrame]] = {name: [] for name in FRAMES}
     for log in logs:
         pieces: dict[str, list[pl.DataFrame]] = {}

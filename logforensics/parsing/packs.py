@@ -153,6 +153,11 @@ def _packs(found: Mapping[str, Mapping[str, Any]]) -> Packs:
         for name in sorted(found, key=lambda name: (name == _LAST, name))
         for number, raw in enumerate(found[name].get("pattern", []), 1)
     )
+    return combined(patterns)
+
+
+def combined(patterns: Sequence[Pattern]) -> Packs:
+    """Patterns as packs; the first that fits a line reads it."""
     heads: dict[str, list[tuple[str, int]]] = defaultdict(list)
     finds: dict[str, list[int]] = defaultdict(list)
     for place, pattern in enumerate(patterns):
@@ -160,7 +165,9 @@ def _packs(found: Mapping[str, Mapping[str, Any]]) -> Packs:
             heads[head[:KEY]].append((head, place))
         for literal in pattern.finds:
             finds[literal].append(place)
-    return Packs(patterns, {key: tuple(group) for key, group in heads.items()}, {key: tuple(places) for key, places in finds.items()})
+    return Packs(
+        tuple(patterns), {key: tuple(group) for key, group in heads.items()}, {key: tuple(places) for key, places in finds.items()}
+    )
 
 
 def compile_pattern(raw: Mapping[str, Any], origin: str) -> Pattern:

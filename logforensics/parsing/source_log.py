@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from logforensics.parsing.patterns import Packs
     from logforensics.reading import Source
 
 THREADS = 1  # beside the main thread: a second one costs 6 % more CPU for the same rows
@@ -38,13 +39,22 @@ class SourceLog:
         launches: line numbers of the server starts, in the order they were written.
     """
 
-    def __init__(self, source: Source, *, chunk_bytes: int | None = None, threads: int = THREADS, examples: int = EXAMPLES) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        chunk_bytes: int | None = None,
+        threads: int = THREADS,
+        examples: int = EXAMPLES,
+        packs: Packs | None = None,
+    ) -> None:
         self.source = source
         self.lines = self.read = self.noise = 0
         self.launches: list[int] = []
         self._chunk_bytes = chunk_bytes
         self._threads = threads
-        self._reader = LineReader(stamped=source.stamped, step=-1 if source.newest_first else 1, examples=examples)
+        self._reader = LineReader(stamped=source.stamped, step=-1 if source.newest_first else 1, examples=examples, packs=packs)
+        self._literals = tuple(packs.literals) if packs else ()
         self._examples = examples
         self.tally = self._reader.tally
 
@@ -86,7 +96,7 @@ class SourceLog:
                 self.tally.sglang |= bool(found)
                 pieces.setdefault(name, []).extend(_shifted(frame, base) for frame in found)
         numbered = [result.left.with_columns(pl.col("n").cast(pl.UInt64) + base) for base, result in group]
-        left = read_left(pl.concat(numbered), self._examples)
+        left = read_left(pl.concat(numbered), self._examples, self._literals)
         self.read += left.read
         self.tally.sglang |= "retractions" in left.frames
         for name, found in left.frames.items():

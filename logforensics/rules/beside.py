@@ -92,7 +92,7 @@ def _span(case: Case) -> tuple[datetime, datetime] | None:
     """The first and the last time the run prints, None where it prints none with a date; its last lines often have no stamp."""
     run = case.run
     marks = [run.first_mark, run.last_mark, *(mark for stage in run.stages.values() for mark in stage.marks.values())]
-    marks += [item.mark for item in (*run.shutdowns, *run.failures, *run.watchdogs)]
+    marks += [event.mark for event in run.shutdowns] + [failure.mark for failure in run.failures] + [event.mark for event in run.watchdogs]
     marks += [window.last for window in run.serving.windows]
     times = [mark.time for mark in marks if mark.time is not None and mark.time.year > 1970]  # 1970: a release that prints no date
     return (min(times), max(times)) if times else None
