@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from logforensics.hardware import Hardware
 from logforensics.models import model_from_config
 from logforensics.parsing import ParsedLog, parse
 from logforensics.rules import Case, Config, Release, all_rules, cascade
+from logforensics.rules.own import OwnRule, load_rules
 from logforensics.run import Run, build_run
 from logforensics.run.facts import as_json
 from logforensics.run.model import STAGES
@@ -36,6 +37,8 @@ def diagnose(
     launch_command: str | None = None,
     version: str | None = None,
     model_config: str | os.PathLike[str] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    patterns: str | os.PathLike[str] | None = None,
 ) -> Diagnosis:
     """Say what went wrong in a server's log, with the lines that prove it.
 
@@ -45,13 +48,18 @@ def diagnose(
         launch_command: the command the server was started with, where the log lacks its server_args.
         version: the SGLang release, where it is known.
         model_config: a Hugging Face ``config.json``, for a model that is not known by name.
+        rules: a folder of rules of one's own (TOML and Python); its Python modules are run.
+        patterns: a folder of pattern packs of one's own; a log that was read before is not read again.
 
     Raises:
         InputError: the log cannot be read or is not SGLang's, or the version is not one.
+        RuleError: a rule of one's own is malformed.
+        PatternError: a pattern pack of one's own is malformed.
     """
-    parsed = log if isinstance(log, ParsedLog) else parse(log)
+    own = load_rules(rules) if rules is not None else ()
+    parsed = log if isinstance(log, ParsedLog) else parse(log, patterns=patterns)
     case = make_case(build_run(parsed), hardware=hardware, launch_command=launch_command, version=version, model_config=model_config)
-    findings = _apply(case)
+    findings, failed = _apply(case, own)
     if not _speaks_of_sglang(case.run) and not any(finding.severity in _LOUD for finding in findings):
         parsed.require_sglang()
     findings = _quoted(parsed, findings)
@@ -64,7 +72,7 @@ def diagnose(
         sources=parsed.sources,
         recommended_command=_corrected(case, findings),
         missing=_missing(findings),
-        notes=(*case.run.notes, *case.notes),
+        notes=(*case.run.notes, *case.notes, *failed),
     )
 
 
@@ -137,9 +145,12 @@ def _read_launch(text: str | None, release: Release) -> tuple[LaunchCommand | No
 # ---------------------------------------------------------------------------------------------------------------- findings
 
 
-def _apply(case: Case) -> list[Finding]:
+def _apply(case: Case, own: Sequence[OwnRule]) -> tuple[list[Finding], list[str]]:
+    """The findings in causal order, and notes about rules of one's own that failed."""
+    answers = [rule.apply(case) for rule in own]
     found = [finding for rule in all_rules() if (finding := rule.apply(case)) is not None]
-    return in_causal_order(_without_echoes(cascade.link(found, case)))
+    found += [finding for finding, _ in answers if finding is not None]
+    return in_causal_order(_without_echoes(cascade.link(found, case))), [note for _, note in answers if note is not None]
 
 
 def _without_echoes(findings: list[Finding]) -> list[Finding]:

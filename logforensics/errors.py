@@ -18,6 +18,10 @@ class PatternError(LogforensicsError):
     """A pattern pack in ``patterns/`` is malformed; the message points at the file and the pattern."""
 
 
+class RuleError(LogforensicsError):
+    """A rule of one's own (``--rules DIR``) is malformed; the message points at the file and the line."""
+
+
 class CommandError(LogforensicsError):
     """A launch command cannot be read."""
 

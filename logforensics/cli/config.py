@@ -118,6 +118,8 @@ _KEYS: Mapping[str, Callable[[Any], Any]] = {
     "gpus": _count,
     "sglang_version": _text,
     "model_config": _path,
+    "rules": _path,
+    "patterns": _path,
     "fail_on": _severity,
     "no_color": _switch,
 }

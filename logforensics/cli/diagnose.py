@@ -13,6 +13,9 @@ NAME = "diagnose"
 EPILOG = options.examples(
     "logforensics diagnose server.log",
     "logforensics diagnose server.log --host-ram 449GB",
+    "logforensics diagnose server.log dmesg.txt free.txt nvidia-smi.txt docker-inspect.json",
+    "logforensics diagnose bundle.tar.zst",
+    "logforensics diagnose server.log --rules our-rules/ --patterns our-patterns/",
     "logforensics diagnose node0.log node1.log --format json -o diagnosis.json",
     "kubectl logs sglang-0 | logforensics diagnose - --fail-on warning",
 )
@@ -28,6 +31,8 @@ def run(
     gpus: options.Gpus = None,
     sglang_version: options.SglangVersion = None,
     model_config: options.ModelConfig = None,
+    rules: options.RulesFolder = None,
+    patterns: options.PatternsFolder = None,
     fail_on: options.FailOnOption = FailOn.ERROR,
     no_color: options.NoColor = False,
     output: options.Output = None,
@@ -36,7 +41,8 @@ def run(
 ) -> int:
     """Say what went wrong and what to change.
 
-    The verdict, its cause, the lines of the log that prove it, the arithmetic, and the corrected launch command.
+    The verdict, its cause, the lines of the log that prove it, the arithmetic, and the corrected launch command. Files of the machine given
+    beside the log (kernel log, free, nvidia-smi, docker inspect …) are recognised by what they hold.
 
     Exit status: 0 nothing at or above --fail-on, 1 something is, 2 the input cannot be used.
     """
@@ -52,7 +58,15 @@ def run(
     )
     from logforensics.engine import diagnose  # polars comes with it: only once the options are known to be good
 
-    diagnosis = diagnose(log, hardware=hardware, launch_command=launch_command, version=sglang_version, model_config=model_config)
+    diagnosis = diagnose(
+        log,
+        hardware=hardware,
+        launch_command=launch_command,
+        version=sglang_version,
+        model_config=model_config,
+        rules=rules,
+        patterns=patterns,
+    )
     detail = Detail.VERBOSE if verbose else Detail.QUIET if quiet else Detail.NORMAL
     view = screen(no_color=no_color, detail=detail, to_file=output is not None)
     emit(render(diagnosis, format.value, view), output)

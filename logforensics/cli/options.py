@@ -65,6 +65,11 @@ SglangVersion = Annotated[
 ModelConfig = Annotated[
     Path | None, typer.Option("--model-config", metavar="PATH", help="The model's config.json, or the folder that holds it.")
 ]
+RulesFolder = Annotated[
+    Path | None,
+    typer.Option("--rules", metavar="DIR", help="Rules of your own: *.toml, and *.py, which are run (docs/howto/own_rules.md)."),
+]
+PatternsFolder = Annotated[Path | None, typer.Option("--patterns", metavar="DIR", help="Pattern packs of your own, tried before ours.")]
 FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Exit with status 1 from this severity on.")]
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colours (so does the environment variable NO_COLOR).")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE, whole or not at all.")]

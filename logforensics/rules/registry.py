@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -78,12 +79,16 @@ def _offered(item: Recommendation, case: Case) -> bool:
 
 
 _RULES: dict[str, Rule] = {}
+_own: list[Rule] | None = None  # where rules go while a module of somebody else is loaded
 
 
 def rule(code: str, root_cause: str, title: str) -> Callable[[RuleFunction], RuleFunction]:
     """Register a function as the rule ``code`` (``LF101``) for ``root_cause`` (a slug of the vocabulary)."""
 
     def register(function: RuleFunction) -> RuleFunction:
+        if _own is not None:
+            _own.append(Rule(code, root_cause, title, function))
+            return function
         if code in _RULES:
             message = f"two rules have the code {code}"
             raise ValueError(message)
@@ -91,6 +96,18 @@ def rule(code: str, root_cause: str, title: str) -> Callable[[RuleFunction], Rul
         return function
 
     return register
+
+
+@contextmanager
+def gathering() -> Iterator[list[Rule]]:
+    """Rules that are registered inside the block go into the list it gives, not among the built-in ones."""
+    global _own  # noqa: PLW0603 - the decorator has no other way to know for whom it works
+    all_rules()  # a module of one's own may import a built-in one, which must have registered before
+    before, _own = _own, []
+    try:
+        yield _own
+    finally:
+        _own = before
 
 
 @cache

@@ -304,7 +304,7 @@ def signatures() -> tuple[Signature, ...]:
     Raises:
         PatternError: a table is malformed; the message names the file and the row.
     """
-    return tuple(_signature(row, origin) for origin, row in _rows())
+    return tuple(read_signature(row, origin) for origin, row in _rows())
 
 
 @cache
@@ -324,7 +324,12 @@ def _rows() -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{name}: signature {number} ({row.get('name', '?')})", row
 
 
-def _signature(row: Mapping[str, Any], origin: str) -> Signature:
+def read_signature(row: Mapping[str, Any], origin: str) -> Signature:
+    """A row of a table as a signature; ``origin`` says where the row stands.
+
+    Raises:
+        PatternError: a key is unknown or missing, or an expression does not compile.
+    """
     if unknown := row.keys() - _KEYS:
         raise PatternError(f"{origin}: unknown key {min(unknown)!r}")
     try:
