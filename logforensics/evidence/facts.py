@@ -166,7 +166,7 @@ class ContainerEnd:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """Where one thread of a process stood when py-spy looked; innermost frame first, as ``function (file:line)``."""
+    """Where one thread of a process stood when py-spy looked; innermost frame first, as ``function (file:line)``, a line each after ``line``."""
 
     line: int
     pid: int

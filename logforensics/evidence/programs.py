@@ -28,7 +28,7 @@ def read_stacks(text: str) -> tuple[Fact, ...]:
 def _stacks(lines: list[str]) -> Iterator[Fact]:
     pid, process = 0, ""
     thread: re.Match[str] | None = None
-    begin, frames = 0, list[str]()
+    begin, frames, whole = 0, list[str](), True
     for number, line in enumerate([*lines, "Process 0: "], 1):
         head, opened, frame = _PROCESS.match(line), _THREAD.match(line), _FRAME.match(line)
         if (head or opened) and thread is not None:
@@ -38,9 +38,11 @@ def _stacks(lines: list[str]) -> Iterator[Fact]:
         if head:
             pid, process = int(head["pid"]), head["name"][:80].strip()
         elif opened:
-            thread, begin, frames = opened, number, []
-        elif frame:
+            thread, begin, frames, whole = opened, number, [], True
+        elif frame and whole:
             frames.append(frame["frame"])
+        else:
+            whole = False  # frames stand line by line behind the thread's own line, so that each can be cited
 
 
 # ---------------------------------------------------------------------------------------------------------------- NCCL

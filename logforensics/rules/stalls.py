@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from logforensics.evidence import ThreadStack
 from logforensics.findings import Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, decrease, environment, increase, other, rule, set_to, step, upgrade
@@ -137,7 +138,7 @@ class _Thread(NamedTuple):
 
 
 def _threads(case: Case, mark: Mark) -> list[_Thread]:
-    """Threads of the py-spy dumps after a line; a dump is one notice of many lines, or a notice a line."""
+    """Threads of the py-spy dumps after a line, and of dumps beside the log; a dump in it is one notice of many lines, or a notice a line."""
     found: list[_Thread] = []
     for notice in case.run.notices:
         if notice.mark.source != mark.source or not mark.line <= notice.mark.line < mark.line + _DUMP_LINES:
@@ -147,7 +148,12 @@ def _threads(case: Case, mark: Mark) -> list[_Thread]:
                 found.append(_Thread(head[1], []))
             elif found and re.match(r"\s{2,}\S+.* \(.+:\d+\)", text):
                 found[-1].frames.append(_StackLine(text, Evidence(mark.source, notice.mark.line + offset)))
-    return found
+    return found + [_beside(source, stack) for source, stack in case.side.all(ThreadStack)]
+
+
+def _beside(source: str, stack: ThreadStack) -> _Thread:
+    lines = [_StackLine(frame, Evidence(source, stack.line + place, needle=frame)) for place, frame in enumerate(stack.frames, 1)]
+    return _Thread(stack.thread, lines)
 
 
 def _symmetry(case: Case, ranks: Sequence[object]) -> str:

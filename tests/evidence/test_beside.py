@@ -12,7 +12,7 @@ import pytest
 from logforensics import Hardware, LogforensicsError, cli, diagnose, parse
 from logforensics.diagnosis import Diagnosis
 from logforensics.findings import Finding
-from tests.evidence.test_readers import DMESG, DOCKER, KILLED, OOM_KILL, TABLE
+from tests.evidence.test_readers import DMESG, DOCKER, KILLED, OOM_KILL, STACKS, TABLE
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FOUNDING = FIXTURES / "founding_hicache300" / "server.log"
@@ -116,6 +116,18 @@ def test_nvidia_smi_names_the_neighbour(beside: Write) -> None:
     assert found.confidence.value == "certain"
     assert cited(found, side)[0][0] == 15
     assert any("process 77123 (/opt/vllm/bin/python3)" in item.label for item in found.arithmetic)
+
+
+def test_a_stack_beside_the_log_says_where_it_hangs(beside: Write, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    stall = "[2026-06-02 12:00:00 TP0] Watchdog timeout (self.watchdog_timeout=300)\n"
+    log.write_text((FIXTURES / "healthy_single_055" / "server.log").read_text(encoding="utf-8") + stall, encoding="utf-8")
+    before = next(item for item in diagnose(log).findings if item.root_cause == "watchdog_timeout")
+    side = beside("stacks", STACKS)
+    after = next(item for item in diagnose([log, side]).findings if item.root_cause == "watchdog_timeout")
+    assert (before.confidence.value, after.confidence.value) == ("probable", "certain")
+    assert cited(after, side) == [(5, "all_reduce (torch/distributed/distributed_c10d.py:2800)")]
+    assert not after.missing
 
 
 def test_another_nodes_log_stays_a_log(beside: Write) -> None:
