@@ -24,6 +24,7 @@ COMMANDS = (
     "compare",
     "runs",
     "report",
+    "collect",
     "frames",
     "sql",
     "export",

@@ -27,6 +27,7 @@ Docker = Annotated[list[str] | None, typer.Option("--docker", metavar="NAME", he
 Pod = Annotated[list[str] | None, typer.Option("--pod", metavar="[NAMESPACE/]NAME", help="Describe this pod; may be repeated.")]
 Hours = Annotated[int, typer.Option("--hours", metavar="N", min=1, help="How far back the kernel log goes.")]
 Bundle = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The bundle, written whole or not at all.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not say what was taken and what was not.")]
 
 
 def run(
@@ -37,7 +38,7 @@ def run(
     pod: Pod = None,
     hours: Hours = 24,
     output: Bundle = Path("bundle.tar.zst"),
-    quiet: options.Quiet = False,
+    quiet: Quiet = False,
 ) -> int:
     """Gather what a diagnosis needs beside the log, on the server's machine.
 
