@@ -9,7 +9,9 @@ from logforensics.diagnosis import Coverage
 from logforensics.parsing import ParsedLog
 from logforensics.parsing.assembly import complete, from_rows, with_source
 from logforensics.parsing.chunk import read_chunk
+from logforensics.parsing.left import Line, read_left
 from logforensics.parsing.lines import LineReader
+from logforensics.parsing.tally import EXAMPLES
 from logforensics.reading.wrappers import detect, is_stamped
 from logforensics.schema import FRAMES
 
@@ -97,26 +99,31 @@ class GrowingLog:
             damaged_examples=tuple(damaged),
         )
         opened: Mapping[str, Source] = {self.name: _Quotes(quote)}  # type: ignore[dict-item]  # only its quote() is used
-        return ParsedLog({name: self.frame(name) for name in FRAMES}, coverage, (self.name,), self.is_sglang, opened)
+        return ParsedLog({name: self.frame(name) for name in FRAMES}, coverage, (self.name,), self.is_sglang, _opened=opened)
 
     # ------------------------------------------------------------------------------------------------ rows
 
     def _take(self, data: bytes) -> set[str]:
+        import polars as pl
+
         result = read_chunk(data, self._wrappers)
-        base, last = self._lines, len(result.rest) - 1
-        for name, found in result.frames.items():
-            for frame in found:
-                self._reader.saw(_KINDS.get(name, name), [c for c in frame.columns if c not in _PLACE and frame[c].null_count() == 0])
-        for place, line in enumerate(result.rest):
-            self._reader.feed(base + line.n, line.text, known=line.known, unterminated=result.unterminated and place == last)
+        base = self._lines
         self._lines += result.lines
-        self._read += result.read
         self._noise += result.access
-        self._reader.tally.add_unknown(result.unknown, [(base + n, text) for n, text in result.unknown_examples])
-        for name, found in result.frames.items():
-            for frame in found:
-                self._add(name, frame.with_columns(frame["line"] + base))
-        return {name for name, found in result.frames.items() if any(frame.height for frame in found)} | self._collect()
+        self._read += result.lines - result.access - result.left.height - (result.tail is not None)
+        left = read_left(result.left.with_columns(pl.col("n").cast(pl.UInt64) + base), EXAMPLES)
+        self._read += left.read
+        self._reader.tally.add_unknown(left.unknown, left.unknown_examples)
+        batches = {name: [frame.with_columns(frame["line"] + base) for frame in found] for name, found in result.frames.items()}
+        pieces = [(name, frame) for frames in (batches, left.frames) for name, found in frames.items() for frame in found if frame.height]
+        for name, frame in pieces:
+            self._reader.saw(_KINDS.get(name, name), [c for c in frame.columns if c not in _PLACE and frame[c].null_count() == 0])
+            self._add(name, frame)
+        rest = left.rest if result.tail is None else [*left.rest, Line(self._lines, result.tail, known=True)]
+        for line in rest:
+            unterminated = result.tail is not None and line.number == self._lines
+            self._reader.feed(line.number, line.text, known=line.known, unterminated=unterminated)
+        return {name for name, _ in pieces} | self._collect()
 
     def _collect(self) -> set[str]:
         rows = self._reader.take()
