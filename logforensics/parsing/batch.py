@@ -26,7 +26,7 @@ WORDS = {"prefill": "Prefill batch", "decode": "Decode batch"}
 HEAD = re.compile(r"(?P<kind>Prefill|Decode) batch(?:\((?P<mixed>mixed #running-req: \d+)\))?(?: \[(?P<iteration>\d+)\])?[.,] (?=#)")
 _STAMP = re.compile(r"\[((?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(\.\d{3})?)(?=[ \]])")
 _TAIL = re.compile(r"(?: [A-Z_]{2,8}\d+)*\] (?:Decode|Prefill) batch(?: \[)?")
-_LABEL = re.compile(r"(?:mixed )?#?[A-Za-z][\w .+/()-]{0,60}")
+_LABEL = re.compile(r"(?:mixed )?#?[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
 _WHOLE_VALUE = re.compile(r": (?:True|False|-?\d+\.\d\d%?)$")
 _EXTRA_VALUE = r"[^ ,\[\]](?:[^,\[\]]{0,38}[^ ,\[\]])?"  # what an unknown label may have: a number, a word or a few
 _UNKNOWN_VALUE = re.compile(_EXTRA_VALUE + r"(?: \[[-\d., ]+\])?")

@@ -212,7 +212,7 @@ class LineReader:
             return "noise"
         if message.startswith(_REQUESTS) and not message.rstrip().endswith((")", "}")):
             return "damaged"
-        if self._stamped and frame in _STAMPED_FRAMES and not prefix.own and not pattern.bare:
+        if frame in _STAMPED_FRAMES and not pattern.bare and (self._stamped > prefix.own or not _is_clean(message)):
             return "damaged"
         if frame == "notices":
             self._notice(number, prefix, message, outcome="parsed", **row)
@@ -221,7 +221,7 @@ class LineReader:
         self._traces.name_process(message)
         row = _completed(frame, number, message, row)
         doubtful = cut and bool(pattern.fields)
-        return self._keep(pattern.event, frame, number, prefix, row, cut=doubtful, ends_well=_WHOLE_END.search(message) is not None)
+        return self._keep(pattern.event, frame, number, prefix, row, cut=doubtful, ends_well=_WHOLE_END.search(message[-16:]) is not None)
 
     def _keep(self, kind: str, frame: str, number: int, prefix: Prefix, row: dict[str, Any], *, cut: bool, ends_well: bool) -> Outcome:
         """Emit a row, or set it aside where its record may have lost its end."""
@@ -287,6 +287,11 @@ class LineReader:
 
     def _emit(self, frame: str, number: int, prefix: Prefix, row: dict[str, Any]) -> None:
         self._rows.setdefault(frame, []).append((number, prefix.time, prefix.ranks, row))
+
+
+def _is_clean(message: str) -> bool:
+    """Whether a record of figures is made of what such records are made of: a stray byte or another record may have taken a label's place."""
+    return message.isascii() and message.replace("\t", " ").isprintable() and pieces.is_single(message)
 
 
 def known_alone(message: str) -> bool:

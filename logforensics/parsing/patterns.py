@@ -15,7 +15,7 @@ INTEGERS = frozenset({"Int32", "Int64", "UInt64", "UInt16", "UInt32"})
 _LOGGED = re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR)[: ]\S{1,60}\.py:\d{1,6}: |(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:"
 )  # other loggers' heads
-_NUMBER = re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)")
+_NUMBER = re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)(?=$|[ ,;:)\]%]|\.(?:[ ,]|$)|[GM]i?B|m?s\b)")
 
 
 class CutRecord(Exception):  # noqa: N818 - control flow between pattern and reader, never seen outside this room
@@ -58,7 +58,8 @@ class Pattern:
         Raises:
             CutRecord: the pattern fits but a required value is missing or may be cut.
         """
-        end = len(message) if cut and self.unbroken else -1
+        # where the last number must not end: behind it only what may be the beginning of its decimals
+        end = len(message.rstrip(" .")) if cut and self.unbroken else -1
         row = dict(self.constants)
         if self.regex is not None:
             found = compiled(self.regex).search(message)
@@ -67,7 +68,7 @@ class Pattern:
             row |= self._named(found, end)
         row |= self._numbers(message, end)
         row |= self._texts(message)
-        if not self.required <= row.keys():
+        if not self.required <= row.keys() or (cut and self.fields and not any(column in row for column, _, _ in self.fields)):
             raise CutRecord
         return row
 

@@ -25,6 +25,9 @@ _INTRODUCES = re.compile(r"[\"'`|>=:(]\s*$")
 _TORN_AT_LABEL = re.compile(
     r"(?:#[\w -]+|usage|mem|size|tokens|elapsed|\(token/s\)|graph|accept \w+)[:=] ?$|^INFO:[ \d.:]*$|^\[[-\d: A-Z]*$|HTTP/1\.1\" ?$| - \"$"
 )
+_BEGINS = re.compile(
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|Loading |Multi-thread |Capturing |Capture |INFO:|WARNING|ERROR|Traceback|\s*\d{1,3}%|\{"
+)
 _BAR = re.compile(r"\d{1,3}%\s*(?:Completed )?\|")
 
 
@@ -51,11 +54,13 @@ def is_single(text: str) -> bool:
 
 def split(text: str, *, unterminated: bool) -> Split:
     """The records of a physical line, in order."""
-    segments = [segment for segment in _SEGMENTS.split(text) if segment]
+    segments = [segment for segment in _SEGMENTS.split(text) if segment] if "\r" in text or "\n" in text else [text]
     pieces: list[Piece] = []
     damaged = False
     for place, segment in enumerate(segments):
-        open_end = unterminated and place + 1 == len(segments)
+        follower = segments[place + 1] if place + 1 < len(segments) else None
+        # a return ends a record only where something begins after it; elsewhere it is a stray byte
+        open_end = unterminated if follower is None else _BEGINS.match(follower) is None and _BAR.search(segment) is None
         starts = [0, *_starts(segment)]
         ends = [*starts[1:], len(segment)]
         pieces += [Piece(segment[begin:end], cut=open_end or end != len(segment)) for begin, end in zip(starts, ends, strict=True)]

@@ -12,7 +12,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 STAMP = r"(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
-HEAD = re.compile(rf"\[(?P<stamp>{STAMP})(?P<tags>(?: [^\]\[]{{1,120}})?)\](?: |$)")
+# a tag is a name with a number, also one that a later release may add, the role of an encoder, or a member of an enum as forks print it;
+# anything else is damage
+HEAD = re.compile(
+    rf"\[(?P<stamp>{STAMP})(?P<tags>(?: (?:[A-Z_]{{2,10}}\d{{1,5}}|[a-z][a-z_]{{3,30}}|[A-Z]\w{{1,40}}\.\w{{1,40}}))*)\](?: |$)", re.ASCII
+)
 _GPU_ID = re.compile(r"\[gpu_id=\d+\] ")
 _BARE_RANK = re.compile(r"\[(?:rank(?P<rank>\d+)|(?P<tags>(?:(?:DP|PP|TP|EP)\d+ ?)+))\]:? ?")
 _OUTER_STAMP = re.compile(r"(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)Z? (?:- )?(?P<level>[A-Z]{4,8})?:? *")

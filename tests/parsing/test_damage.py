@@ -1,0 +1,136 @@
+"""Damage of every kind to a log: the rows that remain are rows of the whole log, and damage is counted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from logforensics import ParsedLog, parse
+
+STAMP = "[2026-02-18 14:{:02d}:{:02d} DP{} TP{}] "
+TABLES = ("prefill", "decode", "memory", "kv_pool", "capacity", "retractions", "host_pool", "ready")
+
+
+def _server(count: int = 60) -> list[str]:
+    """Lines of two ranks that serve, in the form of 0.5.16; every one of its own."""
+    lines = [STAMP.format(0, rank, rank, rank) + f"Load weight begin. avail mem={93 + rank}.43 GB" for rank in range(2)]
+    lines += [
+        STAMP.format(0, rank, rank, rank) + f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {230_378 + rank}, KV size: 15.08 GB"
+        for rank in range(2)
+    ]
+    for n in range(count):
+        stamp = STAMP.format(1 + n // 60, n % 60, n % 2, n % 2)
+        lines.append(
+            stamp + f"Decode batch, #running-req: {n + 11}, #token: {10_000 + n}, token usage: 0.{n % 90 + 10}, cuda graph: True, "
+            f"gen throughput (token/s): {500 + n}.25, #queue-req: {n + 21}"
+        )
+        lines.append(
+            stamp + f"Prefill batch, #new-seq: {n + 1}, #new-token: {4_000 + n}, #cached-token: {300 + n}, token usage: 0.{n % 90 + 10}, "
+            f"#running-req: {n + 5}, #queue-req: {n + 7}, #pending-token: {900 + n}, cuda graph: False, input throughput (token/s): {7_000 + n}.50"
+        )
+        if n % 7 == 0:
+            lines.append(
+                stamp
+                + f"KV cache pool is full. Retract requests. #retracted_reqs: {n + 1}, #new_tokens_gained: {n + 2000}, #new_token_ratio: 0.5000 -> 0.{n + 6000}"
+            )
+            lines.append(f'INFO:     127.0.0.1:{40_000 + n} - "POST /v1/chat/completions HTTP/1.1" 200 OK')
+    return lines
+
+
+LINES = _server()
+
+
+def _parse(data: bytes) -> ParsedLog:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "server.log"
+        path.write_bytes(data)
+        return parse(path)
+
+
+def _rows(parsed: ParsedLog) -> Counter[tuple[object, ...]]:
+    return Counter((name, *row) for name in TABLES for row in parsed.frames[name].drop("source", "line").iter_rows())
+
+
+WHOLE = _rows(_parse(("\n".join(LINES) + "\n").encode()))
+PLACES = st.integers(min_value=1, max_value=len(LINES) - 2)
+quick = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def test_the_whole_log_gives_all_rows() -> None:
+    assert sum(WHOLE.values()) == sum(not line.startswith("INFO") for line in LINES)
+
+
+@quick
+@given(PLACES, st.data())
+def test_a_torn_record_gives_no_row(place: int, data: st.DataObject) -> None:
+    at = data.draw(st.integers(min_value=1, max_value=len(LINES[place]) - 1))
+    torn = [*LINES[:place], LINES[place][:at] + LINES[place + 1], LINES[place][at:], *LINES[place + 2 :]]
+
+    found = _parse(("\n".join(torn) + "\n").encode())
+
+    assert not _rows(found) - WHOLE
+    assert sum((WHOLE - _rows(found)).values()) <= 2
+    assert found.coverage.damaged >= 1
+
+
+@quick
+@given(st.sets(PLACES, min_size=1, max_size=5))
+def test_glued_records_lose_nothing_they_prove(places: set[int]) -> None:
+    data = "".join(line + ("" if n in places else "\n") for n, line in enumerate(LINES))
+
+    found = _parse(data.encode())
+
+    assert not _rows(found) - WHOLE
+    assert sum((WHOLE - _rows(found)).values()) <= len(places)
+    assert found.coverage.damaged >= 1
+
+
+@quick
+@given(st.integers(min_value=1, max_value=len("\n".join(LINES))))
+def test_a_log_cut_anywhere_gives_only_whole_rows(size: int) -> None:
+    text = "\n".join(LINES)[:size]
+    if not text.strip():
+        return
+
+    found = _parse(text.encode())
+
+    assert not _rows(found) - WHOLE
+    whole_lines = text.count("\n")
+    assert sum(_rows(found).values()) >= sum(not line.startswith("INFO") for line in LINES[:whole_lines])
+    assert found.coverage.unfinished == (not text.endswith("\n"))
+    assert found.coverage.lines == whole_lines + (not text.endswith("\n"))
+
+
+@quick
+@given(st.permutations(LINES))
+def test_order_does_not_matter_to_single_records(lines: list[str]) -> None:
+    assert _rows(_parse(("\n".join(lines) + "\n").encode())) == WHOLE
+
+
+@quick
+@given(
+    st.lists(
+        st.tuples(st.integers(min_value=0, max_value=10_000), st.sampled_from([b"\x00", b"\xff", b"\x01", b"\r", b"\x1b", "é".encode()])),
+        max_size=6,
+    )
+)
+def test_stray_bytes_invent_nothing(strays: list[tuple[int, bytes]]) -> None:
+    data = bytearray(("\n".join(LINES) + "\n").encode())
+    for at, stray in strays:
+        data[at % len(data) : at % len(data)] = stray
+
+    found = _parse(bytes(data))
+
+    assert not _rows(found) - WHOLE
+    coverage = found.coverage
+    assert coverage.parsed + coverage.noise + coverage.unknown + coverage.damaged == coverage.lines == data.count(b"\n")
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+def test_line_ends(end: str) -> None:
+    assert _rows(_parse((end.join(LINES) + end).encode())) == WHOLE
