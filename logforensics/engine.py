@@ -16,7 +16,7 @@ from logforensics.findings import Action, Evidence, Finding, Severity, in_causal
 from logforensics.hardware import Hardware
 from logforensics.models import model_from_config
 from logforensics.parsing import ParsedLog, parse
-from logforensics.rules import Case, Config, Release, all_rules, cascade
+from logforensics.rules import Case, Config, Release, Rule, all_rules, cascade
 from logforensics.rules.own import OwnRule, load_rules
 from logforensics.run import Run, build_run
 from logforensics.run.facts import as_json
@@ -146,11 +146,20 @@ def _read_launch(text: str | None, release: Release) -> tuple[LaunchCommand | No
 
 
 def _apply(case: Case, own: Sequence[OwnRule]) -> tuple[list[Finding], list[str]]:
-    """The findings in causal order, and notes about rules of one's own that failed."""
-    answers = [rule.apply(case) for rule in own]
-    found = [finding for rule in all_rules() if (finding := rule.apply(case)) is not None]
-    found += [finding for finding, _ in answers if finding is not None]
+    """The findings in causal order, and notes about rules that failed."""
+    answers = [_answer(rule, case) for rule in all_rules()] + [rule.apply(case) for rule in own]
+    found = [finding for finding, _ in answers if finding is not None]
     return in_causal_order(_without_echoes(cascade.link(found, case))), [note for _, note in answers if note is not None]
+
+
+def _answer(rule: Rule, case: Case) -> tuple[Finding | None, str | None]:
+    """The finding of one rule; a defect in it costs its finding, said in a note, and not the whole answer."""
+    try:
+        return rule.apply(case), None
+    except Exception as error:
+        if os.environ.get("LOGFORENSICS_DEBUG"):
+            raise
+        return None, f"the rule {rule.code} failed, which is a bug in logforensics; please report it: {type(error).__name__}: {error}"
 
 
 def _without_echoes(findings: list[Finding]) -> list[Finding]:

@@ -247,7 +247,7 @@ def _columns_of(shape: Shape, dtypes: Mapping[str, str]) -> list[pl.Expr]:
         columns.append(after.cast(pl.Categorical).alias("tags"))
     columns += [_value_of(field, dtypes) for field in shape.fields if field.column]
     closed = pl.col("closed")
-    if extra := [field for field in shape.fields if field.column is None]:
+    if extra := list({field.label: field for field in shape.fields if field.column is None}.values()):
         texts = [(pl.col(f"field_{field.place}"), field) for field in extra]
         closed &= pl.all_horizontal(text.str.contains(f"^{re.escape(field.lead)}{_EXTRA_VALUE}$") for text, field in texts)
         values = pl.struct(text.str.strip_prefix(field.lead).alias(field.label) for text, field in texts)

@@ -54,8 +54,8 @@ def run_rows(run: Mapping[str, Any], *, verbose: bool = False) -> list[Row]:
     return rows + _row("KV prediction", _prediction(run.get("kv_prediction") or {}))
 
 
-def _row(label: str, text: str | None) -> list[Row]:
-    return [(label, text)] if text else []
+def _row(label: str, text: object) -> list[Row]:
+    return [(label, str(text))] if text else []
 
 
 def _listed(label: str, texts: Sequence[str]) -> list[Row]:

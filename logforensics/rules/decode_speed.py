@@ -58,8 +58,8 @@ def _ceiling(case: Case) -> tuple[int | None, Evidence | None]:
         text = item.detail or ""
         if item.stage not in ("graph_begin", "graph_batch_sizes") or re.search("draft|prefill|extend", text, re.IGNORECASE):
             continue
-        if sizes := _SIZES.search(text):
-            return max(int(size) for size in sizes[1].split(",") if size.strip()), item.mark.evidence("bs")
+        if (sizes := _SIZES.search(text)) and (numbers := re.findall(r"\d+", sizes[1])):
+            return max(map(int, numbers)), item.mark.evidence("bs")
     for name in ("cuda_graph_max_bs_decode", "cuda_graph_max_bs"):
         if value := case.config.number(name):
             return int(value), case.config.evidence(name)

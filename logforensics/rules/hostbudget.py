@@ -59,8 +59,8 @@ def _announced(case: Case, sized_by: str) -> HostBudget | None:
     processes = max(case.schedulers_per_host, len(by_rank)) if case.config.size("nnodes") == 1 else case.schedulers_per_host
     lines = tuple(pool.mark.evidence("host memory") for pool in pools)
     steps = []
-    if side:
-        one = next(sizes for sizes in by_rank.values() if len(sizes) > 1)
+    one = next((sizes for sizes in by_rank.values() if len(sizes) > 1), None)
+    if side and one:
         steps.append(step("one rank's pools", " + ".join(f"{size:g}" for size in one), sum(one), "GB"))
     return _budget(case, round(each * GB), processes, len(by_rank), sized_by, lines, steps, side / main if main else 0.0)
 

@@ -140,7 +140,7 @@ def slow_loading(case: Case) -> Verdict | None:
 
 def _is_slow_bar(bar: LoadBar) -> bool:
     """Twice the limit of time at more than four seconds per shard, where no line says how many bytes were loaded."""
-    return (bar.elapsed_s or 0.0) >= 2 * _SLOW_SECONDS and (bar.elapsed_s or 0.0) / bar.total >= 4
+    return (bar.elapsed_s or 0.0) >= 2 * _SLOW_SECONDS and (bar.elapsed_s or 0.0) / max(bar.total, 1) >= 4
 
 
 def _is_slow(item: MemoryStep) -> bool:

@@ -20,6 +20,12 @@ pytestmark = pytest.mark.skipif(not LABELS, reason="../shared is not here")
 LOUD = {"critical", "error", "warning"}
 
 
+@pytest.fixture(autouse=True)
+def _defects_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that fails is a note for users, but an error here."""
+    monkeypatch.setenv("LOGFORENSICS_DEBUG", "1")
+
+
 def _log(label_file: Path, label: dict[str, Any]) -> bytes:
     if label.get("log"):
         return gzip.decompress((SHARED / "real" / label["log"]).read_bytes())
