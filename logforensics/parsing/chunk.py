@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from logforensics.reading import Wrapper
 
-_ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
+# colours, cursor moves, titles and character sets; an escape followed by a letter of the text is a stray byte, not a sequence
+_ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0AB]|[78=>])"
 _IN_BATCH_LINES = "#queue-req: "  # in every release, and in few other lines
 _RECORD_BEGINS = ["[20", "INFO:"]
 _FORBIDDEN = b"\x01"  # the CSV reader's column separator: a byte no log line needs

@@ -38,7 +38,7 @@ _SGLANG_ALONE = frozenset(
     {"launches", "memory", "kv_pool", "capacity", "host_pool", "host_guard", "retractions", "ready", "watchdog", "overrides"}
 )
 _STAMPED_FRAMES = frozenset({"memory", "kv_pool", "capacity", "host_pool", "retractions"})
-_WHOLE_END = re.compile(r"(?: ?GB\.?|[)\]!%]| m?s\.?|[a-z]{3}\.)\s*$")
+_WHOLE_END = re.compile(r"(?:\d ?GB\.?|\d m?s\.?|[)\]!%]|[a-z]{3}\.)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
