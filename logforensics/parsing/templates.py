@@ -156,11 +156,11 @@ class _Texts:
 
     def __init__(self, scope: ast.AST) -> None:
         self._said: dict[str, list[ast.expr]] = {}
-        for node in ast.walk(scope):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                self._said.setdefault(node.targets[0].id, []).append(node.value)
-            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                self._said.setdefault(node.target.id, []).append(node.value)
+        assignments = [node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AugAssign))]
+        for node in sorted(assignments, key=lambda node: node.lineno):
+            target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
+            if isinstance(target, ast.Name):
+                self._said.setdefault(target.id, []).append(node.value)
 
     def parts(self, node: ast.expr, depth: int = 0) -> list[str | Hole]:
         """The parts of a text expression; a single hole where it cannot be followed."""
