@@ -27,6 +27,8 @@ LOUD = {"critical", "error", "warning"}
 def _defects_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that fails is a note for users, but an error here."""
     monkeypatch.setenv("LOGFORENSICS_DEBUG", "1")
+
+
 ALARMING = {"critical", "error"}
 
 
