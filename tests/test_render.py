@@ -218,6 +218,21 @@ def test_facts_of_the_run() -> None:
     ]
 
 
+def test_what_went_wrong_on_each_rank() -> None:
+    def rank(name: str, role: str, line: int | None = None) -> dict[str, Any]:
+        error = {"error": "RuntimeError: gone", "error_line": line, "error_time": None} if line else {"error": None, "error_line": None}
+        return {"rank": name, "stage": "graph_begin", "role": role, **error}
+
+    ranks = [rank(f"TP{number}", "no error") for number in (0, 1, 2, 4)]
+    ranks += [rank("TP3", "first", 46), rank("TP5", "same error", 48), rank("TP7", "same error", 50), rank("TP9", "silent")]
+    assert run_rows({"timeline": ranks}) == [
+        ("ranks", "TP3: first error, reached: graph capture begins: RuntimeError: gone (line 46)"),
+        ("", "TP5, TP7: same error, reached: graph capture begins: RuntimeError: gone (lines 48, 50)"),
+        ("", "TP0 … TP2, TP4: no error, reached: graph capture begins"),
+        ("", "TP9: silent: expected, but not in this log"),
+    ]
+
+
 # --- hostile text ----------------------------------------------------------------------------------------------------------
 
 

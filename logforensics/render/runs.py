@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from logforensics.render.words import number
+from logforensics.render.words import cut, number
 
 _STAGES = {
     "launch": "server_args printed",
@@ -32,6 +33,9 @@ _LEDGER = (
     ("left_gib", "→ {} GiB left"),
 )
 _RANKS_SHOWN = 4
+_NUMBER = re.compile(r"\d+")
+_ROLES = ("first", "same error", "consequence", "no error", "silent")
+_ERROR_CHARS = 120
 
 Row = tuple[str, str]
 
@@ -43,6 +47,7 @@ def run_rows(run: Mapping[str, Any], *, verbose: bool = False) -> list[Row]:
     rows += _row("model", run.get("model_path") or run.get("model"))
     rows += _row("layout", _layout(run))
     rows += _listed("stages", [_stage(stage) for stage in run.get("stages") or ()])
+    rows += _listed("ranks", _timeline(run.get("timeline") or ()))
     rows += _row("loading", _loading(run.get("load") or ()))
     memory = run.get("memory") or {}
     ledgers = _grouped(memory.get("gpu") or ())
@@ -99,6 +104,37 @@ def _stage(stage: Mapping[str, Any]) -> str:
     return f"{clock}{_STAGES.get(name, name.replace('_', ' '))}{f' on {ranks} ranks' if ranks > 1 else ''} ({where})"
 
 
+def _timeline(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each rank reached and what went wrong on it, first errors first, ranks that say the same in one line."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for rank in sorted(
+        ranks, key=lambda row: (_ROLES.index(row["role"]) if row.get("role") in _ROLES else len(_ROLES), row.get("error_line") or 0)
+    ):
+        groups.setdefault(_told(rank), []).append(rank)
+    return [f"{_names([str(rank.get('rank', '')) for rank in found])}: {text}{_lines(found)}" for text, found in groups.items()]
+
+
+def _told(rank: Mapping[str, Any]) -> str:
+    role, stage = str(rank.get("role", "")), str(rank.get("stage") or "")
+    if role == "silent":
+        return "silent: expected, but not in this log"
+    reached = f", reached: {_STAGES.get(stage, stage.replace('_', ' '))}" if stage else ""
+    if not rank.get("error"):
+        return role + reached
+    time = rank.get("error_time")
+    clock = f" at {time:%H:%M:%S}" if isinstance(time, datetime) else ""
+    return f"{'first error' if role == 'first' else role}{clock}{reached}: {cut(str(rank['error']), _ERROR_CHARS)}"
+
+
+def _lines(ranks: Sequence[Mapping[str, Any]]) -> str:
+    numbers = [str(rank["error_line"]) for rank in ranks if rank.get("error_line")]
+    return (
+        f" (line{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:_RANKS_SHOWN])}{', …' if len(numbers) > _RANKS_SHOWN else ''})"
+        if numbers
+        else ""
+    )
+
+
 def _loading(bars: Sequence[Mapping[str, Any]]) -> str | None:
     if not bars:
         return None
@@ -122,7 +158,21 @@ def _grouped(ledgers: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _names(ranks: Sequence[str]) -> str:
-    return ranks[0] if len(ranks) == 1 else ", ".join(ranks) if len(ranks) == 2 else f"{ranks[0]} … {ranks[-1]}"
+    """Ranks with consecutive numbers as one span: ``TP0 … TP5, TP7``; what lies between is never claimed."""
+    spans: list[list[str]] = []
+    for rank in ranks:
+        if spans and _follows(spans[-1][-1], rank):
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    return ", ".join(f"{span[0]} … {span[-1]}" if len(span) > 2 else ", ".join(span) for span in spans)
+
+
+def _follows(before: str, after: str) -> bool:
+    """Whether two labels differ by one in a number and in nothing else but numbers: ``DP1 TP3`` and ``DP1 TP4``."""
+    one, two = _NUMBER.findall(before), _NUMBER.findall(after)
+    steps = {int(b) - int(a) for a, b in zip(one, two, strict=False)}
+    return len(one) == len(two) > 0 and _NUMBER.sub("", before) == _NUMBER.sub("", after) and steps <= {0, 1} and 1 in steps
 
 
 def _plan(plan: Mapping[str, Any]) -> list[str]:
