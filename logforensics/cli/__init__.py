@@ -24,6 +24,7 @@ from logforensics.cli import (
     frames,
     gpus,
     models,
+    patterns,
     preflight,
     report,
     runs,
@@ -57,6 +58,7 @@ app = typer.Typer(
 )
 for command in (diagnose, preflight, watch, compare, runs, report, collect, frames, sql, export, flags, models, gpus, demo, explain):
     app.command(command.NAME, epilog=command.EPILOG)(command.run)
+app.add_typer(patterns.app, name="patterns")
 app.command(whatif.NAME, epilog=whatif.EPILOG, context_settings=whatif.CONTEXT)(whatif.run)
 
 

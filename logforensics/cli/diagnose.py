@@ -46,16 +46,11 @@ def run(
 
     Exit status: 0 nothing at or above --fail-on, 1 something is, 2 the input cannot be used.
     """
+    from logforensics.cli.machine import hardware_of
     from logforensics.cli.output import emit, screen
-    from logforensics.hardware import Hardware
     from logforensics.render import Detail, render
-    from logforensics.units import parse_size
 
-    hardware = Hardware(
-        host_ram_bytes=parse_size(host_ram) if host_ram is not None else None,
-        gpu_memory_bytes=parse_size(gpu_memory) if gpu_memory is not None else None,
-        gpus=gpus,
-    )
+    hardware = hardware_of(host_ram, gpu_memory, gpus)
     from logforensics.engine import diagnose  # polars comes with it: only once the options are known to be good
 
     diagnosis = diagnose(

@@ -41,17 +41,12 @@ def run(
 
     Exit status: 0 the report is written, 2 the input cannot be used.
     """
+    from logforensics.cli.machine import hardware_of
     from logforensics.cli.output import emit
-    from logforensics.hardware import Hardware
     from logforensics.reporting.api import form_of
-    from logforensics.units import parse_size
 
     form_of(output)
-    hardware = Hardware(
-        host_ram_bytes=parse_size(host_ram) if host_ram is not None else None,
-        gpu_memory_bytes=parse_size(gpu_memory) if gpu_memory is not None else None,
-        gpus=gpus,
-    )
+    hardware = hardware_of(host_ram, gpu_memory, gpus)
     from logforensics.reporting import report
 
     written = report(

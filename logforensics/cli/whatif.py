@@ -38,16 +38,12 @@ def run(
     --context-length 32768, --tp-size 16, --hicache-size 48; without one, the usual levers are shown. Several flags are shown one by
     one and together: KV tokens, requests that fit at the size they had in the log, memory left on the GPU, memory pinned on the host.
     """
+    from logforensics.cli.machine import hardware_of
     from logforensics.cli.output import emit, screen
-    from logforensics.hardware import Hardware
     from logforensics.render.whatif import render_whatif
-    from logforensics.units import parse_size
     from logforensics.whatif import whatif
 
-    hardware = Hardware(
-        host_ram_bytes=parse_size(host_ram) if host_ram is not None else None,
-        gpu_memory_bytes=parse_size(gpu_memory) if gpu_memory is not None else None,
-    )
+    hardware = hardware_of(host_ram, gpu_memory)
     answer = whatif(log, context.args, hardware=hardware, launch_command=launch_command, version=sglang_version, model_config=model_config)
     emit(render_whatif(answer, format.value, screen(no_color=no_color, to_file=output is not None)), output)
     return 0

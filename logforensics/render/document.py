@@ -96,14 +96,14 @@ def to_markdown(blocks: Iterable[Block]) -> str:
 
 def to_html(blocks: Sequence[Block]) -> str:
     """The page as one self-contained HTML document without scripts."""
-    from logforensics.render.html import _CSS
+    from logforensics.render.html import CSS
 
     title = next((f"{block.badge} {block.text}".strip() for block in blocks if isinstance(block, Heading)), "logforensics")
     body = "\n".join(_html(block) for block in blocks)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_escaped(title)}</title>\n<style>\n{_CSS}\n{_TABLE_CSS}\n</style>\n"
+        f"<title>{_escaped(title)}</title>\n<style>\n{CSS}\n{_TABLE_CSS}\n</style>\n"
         f"</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
@@ -190,7 +190,7 @@ def _cells(text: str) -> int:
 
 
 def _markdown(block: Block) -> str:
-    from logforensics.render.markdown import _escaped as escaped
+    from logforensics.render.markdown import escaped
 
     if isinstance(block, Heading):
         badge = f"{escaped(block.badge)}: " if block.badge else ""

@@ -36,7 +36,7 @@ def write_frames(frames: Mapping[str, pl.DataFrame], folder: Path, fmt: FrameFor
     paths = {name: folder / f"{name}.{fmt}" for name in sorted(frames)}
     with ExitStack() as together:
         for name, path in paths.items():
-            _write(_masked(frames[name]), together.enter_context(replacing(path)), fmt)
+            _write(masked(frames[name]), together.enter_context(replacing(path)), fmt)
     return list(paths.values())
 
 
@@ -49,7 +49,7 @@ def _write(frame: pl.DataFrame, path: Path, fmt: FrameFormat) -> None:
         frame.write_ndjson(path)
 
 
-def _masked(frame: pl.DataFrame) -> pl.DataFrame:
+def masked(frame: pl.DataFrame) -> pl.DataFrame:
     """The frame with secrets masked. Every secret has one of the pieces in ``_SIEVE``, so nearly all rows are let through unread."""
     import polars as pl
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from logforensics.diagnosis import CorrectedCommand, Coverage, Diagnosis
     from logforensics.findings import Evidence, Finding
 
-_CSS = """
+CSS = """
 :root { color-scheme: light dark; --text: #1c1e21; --soft: #5b6169; --page: #fff; --box: #f3f4f6; --line: #d5d9de;
         --critical: #b3141d; --error: #b3141d; --warning: #8a5a00; --info: #0b5cad; --good: #1a7f37; }
 @media (prefers-color-scheme: dark) {
@@ -40,46 +40,46 @@ td, th { padding: .25rem .8rem .25rem 0; text-align: left; vertical-align: top; 
 def diagnosis_to_html(diagnosis: Diagnosis) -> str:
     """The diagnosis as a complete HTML document."""
     safe = masked(diagnosis)
-    title = _escaped(f"{safe.verdict.upper()}: {safe.summary}")
+    title = escaped(f"{safe.verdict.upper()}: {safe.summary}")
     body = "\n".join(_sections(safe))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>\n{_CSS}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        f"<title>{title}</title>\n<style>\n{CSS}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 
 def _sections(diagnosis: Diagnosis) -> Iterator[str]:
     names = words.short_names(diagnosis)
-    yield f'<h1><span class="{_escaped(diagnosis.verdict)}">{_escaped(diagnosis.verdict.upper())}</span> {_escaped(diagnosis.summary)}</h1>'
+    yield f'<h1><span class="{escaped(diagnosis.verdict)}">{escaped(diagnosis.verdict.upper())}</span> {escaped(diagnosis.summary)}</h1>'
     for finding in diagnosis.findings:
         yield _section(_finding(finding, names))
     if diagnosis.recommended_command:
         yield _section(_command(diagnosis.recommended_command))
     if diagnosis.missing:
-        yield _section(["<h2>What would make this certain</h2>", _bullets(map(_escaped, diagnosis.missing))])
+        yield _section(["<h2>What would make this certain</h2>", bullets(map(escaped, diagnosis.missing))])
     rows = run_rows(diagnosis.run, verbose=True)
     if rows:
-        yield _section(["<h2>The run</h2>", _table((), rows)])
+        yield _section(["<h2>The run</h2>", table((), rows)])
     if diagnosis.notes:
-        yield _section(["<h2>Notes</h2>", _bullets(map(_escaped, diagnosis.notes))])
+        yield _section(["<h2>Notes</h2>", bullets(map(escaped, diagnosis.notes))])
     yield _section(_coverage(diagnosis.coverage, names))
 
 
 def _finding(finding: Finding, names: dict[str, str]) -> Iterator[str]:
     severity = finding.severity.value
-    yield f'<h2><span class="badge {severity}">{severity.upper()}</span> {_escaped(finding.title)}</h2>'
-    yield f'<p class="soft">{_escaped(words.identity(finding))}</p>'
+    yield f'<h2><span class="badge {severity}">{severity.upper()}</span> {escaped(finding.title)}</h2>'
+    yield f'<p class="soft">{escaped(words.identity(finding))}</p>'
     for line in finding.explanation.strip().split("\n"):
         if line.strip():
-            yield f"<p>{_escaped(line)}</p>"
+            yield f"<p>{escaped(line)}</p>"
     if finding.evidence:
         yield f"<pre>{chr(10).join(_evidence(item, names) for item in finding.evidence)}</pre>"
     if finding.arithmetic:
-        yield _table(("step", "expression", "result"), [(s.label, s.expression, words.result(s)) for s in finding.arithmetic])
+        yield table(("step", "expression", "result"), [(s.label, s.expression, words.result(s)) for s in finding.arithmetic])
     if finding.recommendations:
-        yield _bullets(
-            f"<strong>{_escaped(words.recommendation(advice))}</strong> {_escaped(advice.rationale)}" for advice in finding.recommendations
+        yield bullets(
+            f"<strong>{escaped(words.recommendation(advice))}</strong> {escaped(advice.rationale)}" for advice in finding.recommendations
         )
 
 
@@ -91,14 +91,14 @@ def _command(command: CorrectedCommand) -> Iterator[str]:
     yield "<h2>Corrected launch command</h2>"
     yield f"<pre>{html.escape(visible(command.text, keep=chr(10)))}</pre>"
     if command.changes:
-        yield _table(("flag", "change", "why"), [(c.flag, words.change(c), c.why) for c in command.changes])
+        yield table(("flag", "change", "why"), [(c.flag, words.change(c), c.why) for c in command.changes])
     if command.notes:
-        yield _bullets(map(_escaped, command.notes))
+        yield bullets(map(escaped, command.notes))
 
 
 def _coverage(coverage: Coverage, names: dict[str, str]) -> Iterator[str]:
     if coverage.lines:
-        yield f'<p class="soft">{_escaped(words.coverage_sentence(coverage))}</p>'
+        yield f'<p class="soft">{escaped(words.coverage_sentence(coverage))}</p>'
     examples = (*coverage.unknown_examples, *coverage.damaged_examples)
     if examples:
         lines = [_log_line(names.get(source, source), line, words.cut(text, words.EXCERPT)) for source, line, text in examples]
@@ -106,10 +106,11 @@ def _coverage(coverage: Coverage, names: dict[str, str]) -> Iterator[str]:
 
 
 def _log_line(name: str, line: int, text: str) -> str:
-    return f'<span class="where">{_escaped(name)}:{line}</span>  {_escaped(text)}'
+    return f'<span class="where">{escaped(name)}:{line}</span>  {escaped(text)}'
 
 
-def _escaped(raw: str) -> str:
+def escaped(raw: str) -> str:
+    """Text of a log or a user as HTML: nothing in it is markup, and control characters are shown."""
     return html.escape(visible(raw))
 
 
@@ -117,11 +118,13 @@ def _section(parts: Iterable[str]) -> str:
     return f"<section>\n{chr(10).join(parts)}\n</section>"
 
 
-def _bullets(items: Iterable[str]) -> str:
+def bullets(items: Iterable[str]) -> str:
+    """A list of items that are HTML already."""
     return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    head = f"<tr>{''.join(f'<th>{_escaped(cell)}</th>' for cell in header)}</tr>" if header else ""
-    body = "".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in rows)
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table of plain texts; an empty header leaves the head out."""
+    head = f"<tr>{''.join(f'<th>{escaped(cell)}</th>' for cell in header)}</tr>" if header else ""
+    body = "".join(f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table>{head}{body}</table></div>'

@@ -35,78 +35,81 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
 
 def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     names = words.short_names(diagnosis)
-    yield f"# {_escaped(diagnosis.verdict.upper())}: {_escaped(diagnosis.summary)}"
+    yield f"# {escaped(diagnosis.verdict.upper())}: {escaped(diagnosis.summary)}"
     for finding in diagnosis.findings:
         yield from _finding(finding, names)
     if diagnosis.recommended_command:
-        yield from _command(diagnosis.recommended_command)
+        yield from command(diagnosis.recommended_command)
     if diagnosis.missing:
         yield "## What would make this certain"
-        yield _bullets(_escaped(item) for item in diagnosis.missing)
+        yield bullets(escaped(item) for item in diagnosis.missing)
     rows = run_rows(diagnosis.run, verbose=True)
     if rows:
         yield "## The run"
-        yield _table(("", ""), rows)
+        yield table(("", ""), rows)
     if diagnosis.notes:
         yield "## Notes"
-        yield _bullets(_escaped(note) for note in diagnosis.notes)
+        yield bullets(escaped(note) for note in diagnosis.notes)
     yield from _coverage(diagnosis.coverage, names)
 
 
 def _finding(finding: Finding, names: dict[str, str]) -> Iterator[str]:
-    yield f"## {finding.severity.value.upper()}: {_escaped(finding.title)}"
-    yield _escaped(words.identity(finding))
+    yield f"## {finding.severity.value.upper()}: {escaped(finding.title)}"
+    yield escaped(words.identity(finding))
     if finding.explanation:
-        yield "\n\n".join(_escaped(line) for line in finding.explanation.strip().split("\n") if line.strip())
+        yield "\n\n".join(escaped(line) for line in finding.explanation.strip().split("\n") if line.strip())
     if finding.evidence:
-        yield _fenced(
+        yield fenced(
             "\n".join(f"{names[e.source]}:{e.line}  {words.cut(e.text, words.EXCERPT, e.needle)}" for e in finding.evidence), "text"
         )
     if finding.arithmetic:
-        yield _table(("step", "expression", "result"), [(s.label, s.expression, words.result(s)) for s in finding.arithmetic])
+        yield table(("step", "expression", "result"), [(s.label, s.expression, words.result(s)) for s in finding.arithmetic])
     if finding.recommendations:
-        yield _bullets(
-            f"**{_escaped(words.recommendation(advice))}**" + (f" {_escaped(advice.rationale)}" if advice.rationale else "")
+        yield bullets(
+            f"**{escaped(words.recommendation(advice))}**" + (f" {escaped(advice.rationale)}" if advice.rationale else "")
             for advice in finding.recommendations
         )
 
 
-def _command(command: CorrectedCommand) -> Iterator[str]:
+def command(command: CorrectedCommand) -> Iterator[str]:
+    """The corrected launch command and what was changed in it."""
     yield "## Corrected launch command"
-    yield _fenced(command.text, "bash")
+    yield fenced(command.text, "bash")
     if command.changes:
-        yield _table(("flag", "change", "why"), [(c.flag, words.change(c), c.why) for c in command.changes])
+        yield table(("flag", "change", "why"), [(c.flag, words.change(c), c.why) for c in command.changes])
     if command.notes:
-        yield _bullets(_escaped(note) for note in command.notes)
+        yield bullets(escaped(note) for note in command.notes)
 
 
 def _coverage(coverage: Coverage, names: dict[str, str]) -> Iterator[str]:
     if coverage.lines:
-        yield _escaped(words.coverage_sentence(coverage))
+        yield escaped(words.coverage_sentence(coverage))
     examples = (*coverage.unknown_examples, *coverage.damaged_examples)
     if examples:
-        yield _fenced(
+        yield fenced(
             "\n".join(f"{names.get(source, source)}:{line}  {words.cut(text, words.EXCERPT)}" for source, line, text in examples), "text"
         )
 
 
-def _escaped(raw: str) -> str:
+def escaped(raw: str) -> str:
     """Prose that markdown shows as it is: one line, every character with a meaning behind a backslash."""
     line = _SPECIAL.sub(r"\\\g<0>", visible(raw.replace("\n", " ")))
     return html.escape(line, quote=False)
 
 
-def _fenced(content: str, language: str) -> str:
+def fenced(content: str, language: str) -> str:
     """A code block whose fence is longer than any run of backticks in it."""
     longest = max((len(run) for run in _BACKTICKS.findall(content)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{visible(content, keep=chr(10))}\n{fence}"
 
 
-def _bullets(items: Iterable[str]) -> str:
+def bullets(items: Iterable[str]) -> str:
+    """A list of items that are Markdown already."""
     return "\n".join(f"- {item}" for item in items)
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header, ("---",) * len(header), *(tuple(_escaped(cell) for cell in row) for row in rows)]
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table of plain texts."""
+    lines = [header, ("---",) * len(header), *(tuple(escaped(cell) for cell in row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.cells import cell_len
 
 from logforensics.render.document import Block, Heading, Paragraph, Table, to_html, to_markdown, to_text
-from logforensics.render.frames import _masked
+from logforensics.render.frames import masked
 from logforensics.render.screen import Screen
 from logforensics.render.words import cut, plural
 
@@ -42,7 +42,7 @@ _ENDINGS = (".gz", ".zst", ".xz", ".bz2", ".log", ".txt", ".out")
 
 def data(frame: pl.DataFrame, fmt: DataFormat) -> bytes:
     """A frame as a file's content; ``json`` is one object per line. Columns that CSV cannot hold (lists, structs) become JSON text."""
-    safe = _masked(frame)
+    safe = masked(frame)
     if fmt == "json":
         return safe.write_ndjson().encode()
     if fmt == "csv":
@@ -57,7 +57,7 @@ def frame_to_text(frame: pl.DataFrame, screen: Screen) -> str:
     if not frame.width:
         return ""
     words = frozenset(name for name, dtype in frame.schema.items() if not dtype.is_numeric())
-    rows = tuple(tuple(_shown(value) for value in row) for row in _masked(frame).iter_rows())
+    rows = tuple(tuple(_shown(value) for value in row) for row in masked(frame).iter_rows())
     footer = Paragraph(plural(frame.height, "row"), quiet=True)
     return to_text([_table(tuple(frame.columns), rows, 1 if frame.columns[0] in words else 0, words), footer], screen)
 

@@ -10,9 +10,7 @@ from importlib.resources import files
 
 from logforensics.findings import Evidence, Finding
 from logforensics.render import words
-from logforensics.render.html import _bullets as bullets
-from logforensics.render.html import _escaped as escaped
-from logforensics.render.html import _table as table
+from logforensics.render.html import bullets, escaped, table
 from logforensics.render.untrusted import visible
 from logforensics.reporting import wording
 from logforensics.reporting.drawing import inline_json, javascript

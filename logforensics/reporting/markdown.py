@@ -9,11 +9,7 @@ from urllib.parse import quote
 
 from logforensics.findings import Evidence, Finding
 from logforensics.render import words
-from logforensics.render.markdown import _bullets as bullets
-from logforensics.render.markdown import _command as command
-from logforensics.render.markdown import _escaped as escaped
-from logforensics.render.markdown import _fenced as fenced
-from logforensics.render.markdown import _table as table
+from logforensics.render.markdown import bullets, command, escaped, fenced, table
 from logforensics.render.untrusted import visible
 from logforensics.reporting import wording
 from logforensics.reporting.model import Chart, Excerpt, Place, Report
