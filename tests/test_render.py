@@ -17,7 +17,7 @@ import pytest
 from logforensics.diagnosis import CorrectedCommand, Coverage, Diagnosis, FlagChange
 from logforensics.errors import LogforensicsError
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Finding, Recommendation, Severity
-from logforensics.render import Detail, Format, Screen, diagnosis_to_dict, dumps, render, write_frames
+from logforensics.render import Detail, Format, FrameFiles, Screen, diagnosis_to_dict, dumps, render, write_frames
 from logforensics.render.runs import run_rows
 from logforensics.render.untrusted import ascii_form, visible
 from logforensics.render.words import change, cut, flag_value, line_numbers, number, recommendation
@@ -444,7 +444,7 @@ def test_frames_hold_no_secret(tmp_path: Path, secret: str) -> None:
 
 
 def test_frames_leave_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full_disk(frame: pl.DataFrame, path: Path) -> None:
+    def full_disk(frame: pl.DataFrame, path: Path, **_: Any) -> None:
         path.write_text("half", encoding="utf-8")
         if not frame.height:
             raise OSError(28, "No space left on device")
@@ -455,6 +455,19 @@ def test_frames_leave_nothing_half_written(tmp_path: Path, monkeypatch: pytest.M
         write_frames(FRAMES, tmp_path, "csv")
     assert [path.name for path in tmp_path.iterdir()] == ["decode.csv"]
     assert (tmp_path / "decode.csv").read_text(encoding="utf-8") == "old"
+
+
+@pytest.mark.parametrize("fmt", ["parquet", "csv", "json"])
+def test_frames_that_come_in_pieces_are_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: Any) -> None:
+    monkeypatch.setattr("logforensics.render.frames._ROWS_AT_ONCE", 3)
+    pieces = [pl.DataFrame({"line": [number, number + 1], "text": ["a", "b"]}) for number in range(1, 20, 2)]
+    with FrameFiles(tmp_path, fmt) as files:
+        for piece in pieces:
+            files.write("decode", piece)
+    read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "json": pl.read_ndjson}[fmt]
+    assert read(files.paths[0]).equals(pl.concat(pieces))
+    assert files.rows == {"decode": 20}
+    assert [path.name for path in tmp_path.iterdir()] == [f"decode.{fmt}"]
 
 
 def test_frames_into_a_file_is_refused(tmp_path: Path) -> None:

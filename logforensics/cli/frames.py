@@ -35,13 +35,19 @@ def run(log: options.Logs, *, output: Folder, format: Format = TableFormat.PARQU
     One file per frame (prefill, decode, memory, errors, ...); every row has its line number in the log.
     """
     from logforensics.cli.output import emit
-    from logforensics.parsing import parse
-    from logforensics.render import write_frames
+    from logforensics.parsing import stream
+    from logforensics.parsing.assembly import complete
+    from logforensics.render import FrameFiles
     from logforensics.render.words import coverage_sentence, plural
+    from logforensics.schema import FRAMES
 
-    parsed = parse(log)
-    parsed.require_sglang()
-    paths = write_frames(parsed.frames, output, format.value)
-    lines = [f"{path}  {plural(parsed.frames[path.stem].height, 'row')}" for path in paths]
-    emit("\n".join([*lines, coverage_sentence(parsed.coverage)]) + "\n")
+    pieces = stream(log)
+    with FrameFiles(output, format.value) as files:
+        for name, piece in pieces:
+            files.write(name, piece)
+        pieces.require_sglang()
+        for name in FRAMES.keys() - files.rows.keys():
+            files.write(name, complete(name, []))
+    lines = [f"{path}  {plural(files.rows[path.stem], 'row')}" for path in files.paths]
+    emit("\n".join([*lines, coverage_sentence(pieces.coverage)]) + "\n")
     return 0

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from logforensics.render.frames import write_frames
+from logforensics.render.frames import FrameFiles, write_frames
 from logforensics.render.json import diagnosis_to_dict, dumps
 from logforensics.render.screen import Detail, Screen
 
 if TYPE_CHECKING:
     from logforensics.diagnosis import Diagnosis
 
-__all__ = ["Detail", "Format", "Screen", "diagnosis_to_dict", "dumps", "render", "write_frames"]
+__all__ = ["Detail", "Format", "FrameFiles", "Screen", "diagnosis_to_dict", "dumps", "render", "write_frames"]
 
 Format = Literal["text", "json", "md", "html"]
 
