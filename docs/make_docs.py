@@ -25,7 +25,6 @@ COMMANDS = (
     "runs",
     "report",
     "collect",
-    "collect",
     "frames",
     "sql",
     "export",
