@@ -553,7 +553,7 @@ def frontend_gpu_oom(case: Case) -> Verdict | None:
         Confidence.CERTAIN,
         "serving" if case.served(failure.mark) else "warmup",
         "the HTTP process ran out of GPU memory; the ranks are unharmed",
-        "Preprocessing in the front end uses GPU 0 beside rank 0. The requests it was preparing failed; the schedulers went on.",
+        "Preprocessing in the front end uses GPU 0 beside rank 0. The requests it was preparing failed; no scheduler raised an error.",
         cite(
             [
                 *(piece for item in struck[:4] for piece in item.proof("out of memory")),
