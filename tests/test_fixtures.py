@@ -20,13 +20,8 @@ else:
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 STORIES = sorted(path.parent for path in FIXTURES.glob("*/expect.toml"))
 _SIZES = {"host_ram_bytes": "--host-ram", "gpu_memory_bytes": "--gpu-memory"}
+pytestmark = pytest.mark.usefixtures("defects_are_raised")
 LOUD = {"critical", "error", "warning"}
-
-
-@pytest.fixture(autouse=True)
-def _defects_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that fails is a note for users, but an error here."""
-    monkeypatch.setenv("LOGFORENSICS_DEBUG", "1")
 
 
 ALARMING = {"critical", "error"}

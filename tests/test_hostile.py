@@ -15,6 +15,7 @@ from logforensics.render import render
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 STORIES = sorted(path.name for path in FIXTURES.iterdir() if (path / "server.log").is_file())
 FORMATS = ("text", "json", "md", "html")
+pytestmark = pytest.mark.usefixtures("defects_are_raised")
 SPLINTERS = (
     b"nan",
     b"-1",
@@ -52,12 +53,6 @@ def damaged_logs(draw: st.DrawFn) -> bytes:
         else:
             data = b"\n".join(reversed(data.split(b"\n")))
     return data
-
-
-@pytest.fixture(autouse=True)
-def _defects_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that fails is a note for users, but an error here."""
-    monkeypatch.setenv("LOGFORENSICS_DEBUG", "1")
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -22,7 +22,8 @@ from logforensics.rules.load import (
 from logforensics.rules.registry import Verdict, cite, decrease, increase, other, rule, set_to, step
 from logforensics.run import BatchWindow, Capacity, Override
 from logforensics.run.model import Occupancy
-from logforensics.units import GIB
+from logforensics.sglang.fraction import tokens_at as linear_tokens
+from logforensics.sglang.prediction import logged_bytes_per_token
 
 _FULL_SHARE = 0.5  # of the scheduler's time
 _CAP_SHARE = 0.3
@@ -40,20 +41,17 @@ def cell_bytes(case: Case) -> tuple[float, Evidence, str] | None:
     for pool in case.run.kv_pools:
         if pool.kind in ("mha", "mla") and pool.num_tokens and pool.gib:
             page = int(case.config.number("page_size") or 1)
-            value = pool.gib * GIB / (pool.num_tokens + page)
+            value = logged_bytes_per_token(pool.gib, pool.num_tokens, page)
             return value, pool.mark.evidence("#tokens:"), f"{pool.gib:.2f} GiB / ({pool.num_tokens:,} + {page})"
     return None
 
 
 def tokens_at(case: Case, capacity: Capacity, fraction: float) -> int | None:
-    """KV tokens at another static fraction: linear in it with slope P/c.
-
-    Source: model_runner.py:profile_max_num_token; ``T = (A - P (1 - f)) / c``.
-    """
+    """KV tokens of a scheduler at another static fraction; None where the log lacks one of the figures."""
     before, cell, now = case.run.lowest("load_begin"), cell_bytes(case), case.config.number("mem_fraction_static")
     if before is None or before.avail_gib is None or cell is None or now is None:
         return None
-    return int(capacity.max_total_num_tokens + (fraction - now) * before.avail_gib * GIB / cell[0])
+    return linear_tokens(fraction, now=capacity.max_total_num_tokens, fraction_now=now, pre_gib=before.avail_gib, bytes_per_token=cell[0])
 
 
 @rule("LF501", "kv_capacity_bound", "The KV pool is full while requests wait")

@@ -16,14 +16,8 @@ from logforensics.units import GB, GIB
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 LABELS = sorted(path for folder in ("incidents", "labels") for path in (SHARED / folder).glob("*.json") if "root_cause" in path.read_text())
-pytestmark = pytest.mark.skipif(not LABELS, reason="../shared is not here")
+pytestmark = [pytest.mark.skipif(not LABELS, reason="../shared is not here"), pytest.mark.usefixtures("defects_are_raised")]
 LOUD = {"critical", "error", "warning"}
-
-
-@pytest.fixture(autouse=True)
-def _defects_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that fails is a note for users, but an error here."""
-    monkeypatch.setenv("LOGFORENSICS_DEBUG", "1")
 
 
 def _log(label_file: Path, label: dict[str, Any]) -> bytes:
