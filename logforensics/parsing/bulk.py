@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # kept without ambiguity, so that the engine needs one pass (5x); the stamp is checked when it becomes a time
 _PREFIX = r"^(?:\[(?P<stamp>[0-9: -]{19}(?:\.[0-9]{3})?)(?P<tags>(?: [A-Z_]+[0-9]+)*)\] )?"
 
+_STRING = r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*\""""
+# outside its strings, which are all closed, nothing like [20 begins another record
+_QUOTES_ONLY = rf"""^.(?:[^'"\[]|{_STRING}|\[+(?:{_STRING}|[^2'"\[]|2[^0'"\[]))*$"""
 _SHORT = 30  # a shorter message may be the beginning of a torn record
 _HEAD_CHARS = 160
 LEVELS = {
@@ -47,13 +50,15 @@ def read_bulk(lines: pl.DataFrame) -> tuple[dict[str, list[pl.DataFrame]], pl.Da
     import polars as pl
 
     hits = lines.select_seq(_masks())
-    redrawn, single = hits.drop_in_place("redrawn"), hits.drop_in_place("single")
+    redrawn = hits.drop_in_place("redrawn")
     frames: dict[str, list[pl.DataFrame]] = {}
     read: list[pl.Series] = []
     for pattern, hit in zip(_patterns(), hits.iter_columns(), strict=True):
         if not hit.any():
             continue
-        records = lines.filter(hit & single) if pattern.bulk_open else lines.filter(hit)
+        records = _single(lines.filter(hit)) if pattern.bulk_open else lines.filter(hit)
+        if records.is_empty():
+            continue
         values = _values(_redraws(records) if redrawn.filter(hit).any() else records, pattern)
         if values.height:
             frames.setdefault(str(pattern.frame), []).append(values)
@@ -68,13 +73,25 @@ def _masks() -> list[pl.Expr]:
     import polars as pl
 
     line = pl.col("line")
-    whole = line.str.ends_with(")") | line.str.ends_with("}")
-    masks = [line.str.contains("\r", literal=True).alias("redrawn"), (whole & _alone()).alias("single")]
+    masks = [line.str.contains("\r", literal=True).alias("redrawn")]
     for place, pattern in enumerate(_patterns()):
         literals = [*pattern.heads, *pattern.finds]
         found = line.str.contains(literals[0], literal=True) if len(literals) == 1 else line.str.contains_any(literals)
         masks.append(found.alias(str(place)))
     return masks
+
+
+def _single(records: pl.DataFrame) -> pl.DataFrame:
+    """Of records with long texts in them, those that certainly are whole and alone on their line: another begins at most inside a string."""
+    import polars as pl
+
+    line = pl.col("line")
+    whole = records.filter(line.str.ends_with(")") | line.str.ends_with("}"))
+    alone = whole.select_seq(_alone()).to_series()
+    if alone.all():
+        return whole
+    quoting = line.str.contains(_QUOTES_ONLY) & ~line.str.slice(1).str.contains("INFO:  ", literal=True)
+    return pl.concat([whole.filter(alone), whole.filter(~alone).filter(quoting)])
 
 
 def _alone() -> pl.Expr:

@@ -94,7 +94,12 @@ class LineReader:
             self._traces.pause()  # the lines between were records that a worker has read
             self._torn = False
         self._next = number + self._step
-        if not unterminated and pieces.is_single(text):
+        single = not unterminated and pieces.is_single(text)
+        if single and not known and self._dump is None and self._traces.take_frame(number, text):
+            self._torn = False
+            self.tally.parsed += 1
+            return
+        if single:
             outcome = self._piece(number, text, known=known, cut=False)
         else:
             self.tally.unfinished += unterminated
@@ -267,7 +272,7 @@ class LineReader:
             self._emit(str(found[0].frame), number, Prefix(trace.time, trace.ranks, 0, own=True), found[1])
 
     def _emit_closed(self) -> None:
-        for trace in self._traces.take_closed():
+        for trace in self._traces.take_closed() if self._traces.closed else ():
             self._emit("errors", trace.line, Prefix(trace.time, trace.ranks, 0, own=True), trace.row())
 
     def _in_dump(self, prefix: Prefix, message: str) -> bool:

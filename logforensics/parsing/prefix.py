@@ -44,6 +44,7 @@ class Prefix(NamedTuple):
 
 
 NO_RANKS = Ranks()
+_BARE = Prefix(None, NO_RANKS, 0, own=False)
 
 
 @lru_cache(maxsize=4096)
@@ -70,6 +71,8 @@ def time_of(stamp: str) -> datetime | None:
 
 def read_prefix(line: str) -> Prefix:
     """Time, ranks and message offset of one line, in any of the known forms."""
+    if line[:1] != "[" and not line[:4].isdigit():
+        return _BARE
     bracket = line.find("] ", 0, 200)
     return _read(line[: bracket + 2] if bracket >= 0 else line[:200])
 
@@ -78,12 +81,10 @@ def read_prefix(line: str) -> Prefix:
 def _read(line: str) -> Prefix:
     if found := HEAD.match(line):
         return Prefix(time_of(found["stamp"]), ranks_of(found["tags"]) if found["tags"] else NO_RANKS, found.end(), own=True)
-    if not line.startswith("[") and not line[:4].isdigit():
-        return Prefix(None, NO_RANKS, 0, own=False)
     if found := _GPU_ID.match(line):
         return Prefix(None, NO_RANKS, found.end(), own=True)
     if found := _BARE_RANK.match(line):
         return Prefix(None, ranks_of(found["tags"] or f"TP{found['rank']}"), found.end(), own=False)
     if found := _OUTER_STAMP.match(line):
         return Prefix(time_of(found["stamp"]), NO_RANKS, found.end(), own=False)
-    return Prefix(None, NO_RANKS, 0, own=False)
+    return _BARE

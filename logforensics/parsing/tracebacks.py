@@ -31,6 +31,8 @@ _GROUP_RULE = re.compile(r"^ {0,12}\+-[+-]+( \d+ -+)?\s*$")  # +-+--------------
 _NOT_A_MESSAGE = re.compile(
     r"(?:Killed|Terminated|Process |INFO:|WARNING|ERROR|DEBUG|/|\[|\(|Exception ignored|Fatal Python|terminate called|Loading |Compiling |\d{4}-)"
 )
+_INDENTED = ('  File "', "    ")
+_MARGINS = ("|", "+", "")
 _MAX_MESSAGE_LINES = 40
 _MAX_FRAMES = 400
 _MAX_MESSAGE = 4000
@@ -60,11 +62,13 @@ class Traceback:
 
     def accept(self, number: int, text: str) -> bool:
         """Take one unprefixed line if it belongs to this traceback; False where it does not."""
-        if _GROUP_RULE.match(text):
-            self.state = "frames" if self.state == "frames" else "chain"
-            self.line_end = number
-            return True
-        stripped = _GROUP_MARGIN.sub("", text) if text.lstrip()[:1] in ("|", "+") else text
+        stripped = text
+        if text.lstrip()[:1] in ("|", "+"):
+            if _GROUP_RULE.match(text):
+                self.state = "frames" if self.state == "frames" else "chain"
+                self.line_end = number
+                return True
+            stripped = _GROUP_MARGIN.sub("", text)
         taken = getattr(self, f"_in_{self.state}")(number, stripped)
         if taken:
             self.line_end = number
@@ -191,7 +195,7 @@ class OpenTraces:
     def __init__(self) -> None:
         self._bare: Traceback | None = None
         self._by_rank: dict[Ranks, Traceback] = {}
-        self._closed: list[Traceback] = []
+        self.closed: list[Traceback] = []  # complete, not yet taken
         self._process: str | None = None
 
     def name_process(self, message: str) -> None:
@@ -214,6 +218,13 @@ class OpenTraces:
         """A record of another process stands here."""
         if self._bare is not None:
             self._bare.pause()
+
+    def take_frame(self, number: int, text: str) -> bool:
+        """Take an indented line if frames of the traceback without a rank are being read: by far the most lines of a traceback are such."""
+        trace = self._bare
+        if trace is None or trace.state != "frames" or not text.startswith(_INDENTED) or text.lstrip()[:1] in _MARGINS:
+            return False
+        return trace.accept(number, text)
 
     def take_in(self, number: int, prefix: Prefix, message: str) -> Traceback | None:
         """The traceback that a line belongs to, or None."""
@@ -240,9 +251,9 @@ class OpenTraces:
 
     def take_closed(self) -> list[Traceback]:
         """The tracebacks that are complete; they are forgotten here."""
-        closed, self._closed = self._closed, []
+        closed, self.closed = self.closed, []
         return closed
 
     def _close(self, trace: Traceback | None) -> None:
         if trace is not None:
-            self._closed.append(trace)
+            self.closed.append(trace)

@@ -134,3 +134,36 @@ def test_stray_bytes_invent_nothing(strays: list[tuple[int, bytes]]) -> None:
 @pytest.mark.parametrize("end", ["\r\n", "\n"])
 def test_line_ends(end: str) -> None:
     assert _rows(_parse((end.join(LINES) + end).encode())) == WHOLE
+
+
+_QUOTED = (
+    "[2026-01-01 00:00:00 TP0] Decode batch, #running-req: 5, #token: 9, token usage: 0.10, gen throughput (token/s): 1.00, #queue-req: 0"
+)
+
+
+@pytest.mark.parametrize(
+    ("request_text", "whole"),
+    [
+        (f"Receive: obj=GenerateReqInput(rid='a1', text='it said {_QUOTED}, twice', ids=[20, 2], stream=True)", True),
+        (f"Receive: obj=GenerateReqInput(rid='a1', text=\"it's {_QUOTED}\", stream=True)", True),
+        (rf"Receive: obj=GenerateReqInput(rid='a1', text='it\'s {_QUOTED}', ids=[[3]], stream=True)", True),
+        (f"Receive: obj=GenerateReqInput(rid='a1', text='torn here {_QUOTED}, cuda graph: (off)", False),
+    ],
+)
+def test_a_request_that_quotes_records_is_one_record(tmp_path: Path, request_text: str, whole: bool) -> None:  # noqa: FBT001
+    log = tmp_path / "server.log"
+    log.write_text(f"[2026-01-01 00:00:01] {request_text}\n", encoding="utf-8")
+
+    parsed = parse(log)
+
+    assert parsed.frames["decode"].is_empty()
+    assert parsed.frames["requests"]["rid"].to_list() == ["a1"]
+    assert parsed.coverage.damaged == (not whole)
+
+
+def test_a_record_glued_to_a_request_is_not_hidden_by_its_quotes(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    request = f"[2026-01-01 00:00:01] Receive: obj=GenerateReqInput(rid='a1', text='{_QUOTED}', stream=True)"
+    log.write_text(f"{request}{_QUOTED.replace('5,', '77,')}, seen: (all)\n", encoding="utf-8")
+
+    assert parse(log).coverage.damaged == 1
