@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MB = 1_000_000
+PARTS = ("kinds", "inputs", "sizes", "start")
 DOC = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- benchmarks.parse begins -->", "<!-- benchmarks.parse ends -->"
 MEASURE_FRAMES = "import sys, logforensics; p = logforensics.parse(sys.argv[1]); print(sum(f.estimated_size() for f in p.frames.values()))"
@@ -155,21 +156,27 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5, help="runs of each program, interleaved (default 5)")
     parser.add_argument("--log-parser", type=Path, help="SGLang's own debug_utils/log_parser.py, unpacked from a wheel")
+    parser.add_argument("--only", choices=PARTS, help="run this part alone and only print it")
     parser.add_argument("--no-write", action="store_true", help="only print; leave docs/performance.md alone")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        parts = [
-            compare_kinds(folder, options.size * MB, options.rounds, options.log_parser),
-            compare_inputs(folder, options.size * MB // 2, options.rounds),
-            compare_sizes(folder, [size * MB for size in options.sizes]),
-            compare_start(folder, options.rounds),
-        ]
+        parts = [_run(part, Path(name), options) for part in ([options.only] if options.only else PARTS)]
     table = "\n\n".join("\n".join(part) for part in parts)
     print(table)
-    if not options.no_write:
+    if not options.no_write and not options.only:
         _write(table, options.size, options.rounds)
     return 0
+
+
+def _run(part: str, folder: Path, options: argparse.Namespace) -> list[str]:
+    """The rows of one part."""
+    if part == "kinds":
+        return compare_kinds(folder, options.size * MB, options.rounds, options.log_parser)
+    if part == "inputs":
+        return compare_inputs(folder, options.size * MB // 2, options.rounds)
+    if part == "sizes":
+        return compare_sizes(folder, [size * MB for size in options.sizes])
+    return compare_start(folder, options.rounds)
 
 
 def _write(table: str, size: int, rounds: int) -> None:
