@@ -13,12 +13,17 @@ from typing import Any
 import jsonschema
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
 
 from logforensics.diagnosis import CorrectedCommand, Coverage, Diagnosis, FlagChange
 from logforensics.errors import LogforensicsError
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Finding, Recommendation, Severity
 from logforensics.render import Detail, Format, FrameFiles, Screen, diagnosis_to_dict, dumps, render, write_frames
 from logforensics.render.runs import run_rows
+from logforensics.render.styled import _OWN_SYMBOLS, Styled, columns_of
 from logforensics.render.untrusted import ascii_form, visible
 from logforensics.render.words import change, cut, flag_value, line_numbers, number, recommendation
 
@@ -474,3 +479,27 @@ def test_frames_into_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(LogforensicsError, match="cannot make the folder"):
         write_frames(FRAMES, tmp_path / "file", "csv")
+
+
+# --- layout ----------------------------------------------------------------------------------------------------------------
+
+WORDS = st.text(st.sampled_from("ab-_=→×…é漢字😀\u0301  "), max_size=120)
+
+
+@given(WORDS, st.integers(3, 60))
+def test_lines_break_where_rich_breaks_them(text: str, width: int) -> None:
+    ours = [line.rstrip().plain for line in Styled((text[:7], "bold"), (text[7:], "")).wrapped(width)]
+    assert ours == [line.plain.rstrip() for line in Text(text).wrap(Console(), width)] or [""]
+
+
+def test_our_own_symbols_take_the_columns_that_rich_gives_them() -> None:
+    assert [chr(code) for code in _OWN_SYMBOLS if Text(chr(code)).cell_len != 1] == []
+    assert columns_of("8 × 漢字 → é") == Text("8 × 漢字 → é").cell_len
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_colour_changes_nothing_but_colour(width: int) -> None:
+    for shown in (diagnosis(), hostile_diagnosis()):
+        plain, coloured = (render(shown, "text", Screen(width=width, color=color)) for color in (False, True))
+        assert coloured != plain
+        assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from logforensics.render.styled import columns_of
 from logforensics.render.untrusted import visible
 from logforensics.render.words import cut
 from logforensics.secrets import mask
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from logforensics.render.page import Page
     from logforensics.render.screen import Screen
+    from logforensics.render.styled import Styled
 
 _TABLE_CSS = """
 h2 { margin-top: 1.6rem; } .scroll { overflow-wrap: normal; } th[colspan] { padding-top: .9rem; }
@@ -164,26 +164,20 @@ def _put_table(page: Page, table: Table) -> None:
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     """Columns of the screen that each column of the table takes; titles do not count."""
     whole = [row for row in rows if len(row) > 1] or rows
-    return [max(_cells(row[place]) for row in whole) for place in range(len(whole[0]))]
+    return [max(columns_of(row[place]) for row in whole) for place in range(len(whole[0]))]
 
 
-def _aligned(page: Page, row: Sequence[str], widths: Sequence[int], table: Table, style: str) -> tuple[Text, ...]:
+def _aligned(page: Page, row: Sequence[str], widths: Sequence[int], table: Table, style: str) -> tuple[Styled, ...]:
     """Cells as wide as their columns: words with blanks after them, numbers with blanks before."""
     cells = []
     for place, (cell, width) in enumerate(zip(row, widths, strict=True)):
-        blanks = " " * (width - _cells(cell))
+        blanks = " " * (width - columns_of(cell))
         cells.append(page.text((cell, style), blanks) if table.is_words(place) else page.text(blanks, (cell, style)))
     return tuple(cells)
 
 
 def _cell(text: str) -> str:
     return cut(visible(mask(text)), _CELL)
-
-
-def _cells(text: str) -> int:
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 # ------------------------------------------------------------------------------------------------------ markdown

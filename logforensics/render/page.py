@@ -1,16 +1,14 @@
 """A page of text laid out for a screen: paragraphs, hanging indents, aligned columns. All text that reaches it is quoted here.
 
-rich does the colours and measures wide characters. It never sees markup: every string becomes a `Text` after `visible`.
+Colours are rich's work (:mod:`logforensics.render.colour`), which is imported for them alone. It never sees markup: every string is made
+`visible` here before it becomes part of a line.
 """
 
 from __future__ import annotations
 
-from io import StringIO
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
+from logforensics.render.styled import Styled
 from logforensics.render.untrusted import ascii_form, visible
 from logforensics.render.words import cut
 
@@ -31,106 +29,87 @@ class Page:
     def __init__(self, screen: Screen) -> None:
         self.width = max(40, min(screen.width, _WIDEST))
         self._ascii_only = screen.ascii_only
-        self._out = StringIO()
-        self._console = Console(
-            file=self._out,
-            width=self.width,
-            color_system="standard" if screen.color else None,
-            force_terminal=screen.color,
-            force_interactive=False,
-            no_color=not screen.color,
-            markup=False,
-            highlight=False,
-            emoji=False,
-            legacy_windows=False,
-        )
+        self._color = screen.color
+        self._lines: list[Styled] = []
 
-    def text(self, *pieces: str | tuple[str, str]) -> Text:
+    def text(self, *pieces: str | tuple[str, str]) -> Styled:
         """Pieces, plain or with a style, as one text that cannot do anything: no markup, no control characters."""
-        whole = Text()
-        for piece in pieces:
-            raw, style = (piece, "") if isinstance(piece, str) else piece
-            whole.append(self._quoted(raw), style)
-        return whole
+        pairs = [(piece, "") if isinstance(piece, str) else piece for piece in pieces]
+        return Styled(*[(self._quoted(raw), style) for raw, style in pairs])
 
     def blank(self) -> None:
         """An empty line."""
-        self._out.write("\n")
+        self._lines.append(Styled())
 
     def verbatim(self, raw: str) -> None:
         """Lines exactly as they are, however long, from the first column: for pasting."""
         for line in raw.split("\n"):
-            self._put(self.text(line))
+            self._lines.append(self.text(line))
 
-    def paragraph(self, body: Text, *, first: Text | None = None, indent: int = 0, hang: int | None = None) -> None:
+    def paragraph(self, body: Styled, *, first: Styled | None = None, indent: int = 0, hang: int | None = None) -> None:
         """Wrapped text. ``first`` stands before the first line; later lines are indented by ``hang`` (default: below the text)."""
-        start = Text(" " * indent)
-        if first is not None:
-            start.append_text(first)
-        margin = start.cell_len if hang is None else hang
-        for number, line in enumerate(self._wrapped(body, start.cell_len, margin)):
-            self._put((start if number == 0 else Text(" " * margin)) + line)
+        start = _spaces(indent) + first if first is not None else _spaces(indent)
+        margin = start.columns if hang is None else hang
+        for number, line in enumerate(self._wrapped(body, start.columns, margin)):
+            self._lines.append((_spaces(margin) if number else start) + line)
 
     def prose(self, raw: str, *, indent: int = 0) -> None:
         """Paragraphs: the line breaks of ``raw`` are kept, longer lines are wrapped."""
         for line in raw.strip().split("\n"):
             self.paragraph(self.text(line.rstrip()), indent=indent)
 
-    def excerpt(self, raw: str, *, first: Text, indent: int, needle: str = "", most_lines: int | None = None) -> None:
+    def excerpt(self, raw: str, *, first: Styled, indent: int, needle: str = "", most_lines: int | None = None) -> None:
         """A line of a log: wrapped, and cut around ``needle`` where it would take more than about ``most_lines`` lines."""
         shown, wanted = self._quoted(raw.rstrip()), self._quoted(needle)
         if most_lines is not None:
-            room = self.width - indent - first.cell_len + (most_lines - 1) * (self.width - indent - _STEP)
+            room = self.width - indent - first.columns + (most_lines - 1) * (self.width - indent - _STEP)
             shown = cut(shown, max(_NARROWEST, room), wanted, self._quoted("…"))
-        body = Text(shown)
-        if wanted and wanted in shown:
-            body.stylize("bold", shown.index(wanted), shown.index(wanted) + len(wanted))
+        before, needed, after = shown.partition(wanted) if wanted else (shown, "", "")
+        body = Styled((before, ""), (needed, "bold"), (after, ""))
         self.paragraph(body, first=first, indent=indent, hang=indent + _STEP)
 
-    def pairs(self, rows: Sequence[tuple[Text, Text]], *, indent: int) -> None:
+    def pairs(self, rows: Sequence[tuple[Styled, Styled]], *, indent: int) -> None:
         """Labels in one column, their texts wrapped in the next; a label that is too wide has its text start right after it."""
-        widths = [label.cell_len for label, _ in rows if label.cell_len <= _LABEL]
+        widths = [label.columns for label, _ in rows if label.columns <= _LABEL]
         margin = max(widths, default=0) + 2
         for label, body in rows:
-            gap = Text(" " * max(2, margin - label.cell_len))
+            gap = _spaces(max(2, margin - label.columns))
             self.paragraph(body, first=label + gap, indent=indent, hang=indent + margin if widths else indent + _STEP)
 
-    def columns(self, rows: Sequence[tuple[Text, ...]], *, indent: int) -> bool:
+    def columns(self, rows: Sequence[tuple[Styled, ...]], *, indent: int) -> bool:
         """Rows with aligned columns, each as wide as its widest cell. False, and nothing written, where they do not fit."""
-        widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+        widths = [max(cell.columns for cell in column) for column in zip(*rows, strict=True)]
         if indent + sum(widths) + 2 * (len(widths) - 1) > self.width:
             return False
         for row in rows:
-            line = Text(" " * indent)
+            line = _spaces(indent)
             for cell, width in zip(row, widths, strict=True):
-                line.append_text(cell).append(" " * (width - cell.cell_len + 2))
-            line.rstrip()
-            self._put(line)
+                line += cell + _spaces(width - cell.columns + 2)
+            self._lines.append(line.rstrip())
         return True
 
     def finish(self) -> str:
         """Everything written so far."""
-        return self._out.getvalue()
+        if not self._color:
+            return "".join(f"{line.plain}\n" for line in self._lines)
+        from logforensics.render.colour import coloured
+
+        return coloured(self._lines)
 
     def _quoted(self, raw: str) -> str:
         shown = visible(raw)
         return ascii_form(shown) if self._ascii_only else shown
 
-    def _wrapped(self, body: Text, first_margin: int, margin: int) -> list[Text]:
+    def _wrapped(self, body: Styled, first_margin: int, margin: int) -> list[Styled]:
         """The lines of ``body``: the first has its own margin, so the rest is wrapped anew."""
         whole = max(_NARROWEST, self.width - margin)
         opening = max(_NARROWEST, self.width - first_margin)
-        lines = list(body.wrap(self._console, opening)) or [Text()]
+        lines = list(body.wrapped(opening))
         if len(lines) > 1 and whole != opening:
-            rest = body[len(lines[0].plain) :]
-            lines = [lines[0], *_without_leading_spaces(rest).wrap(self._console, whole)]
-        for line in lines:
-            line.rstrip()
-        return lines
-
-    def _put(self, line: Text) -> None:
-        self._console.print(line, soft_wrap=True)
+            rest = body.part(len(lines[0].plain))
+            lines = [lines[0], *rest.lstrip().wrapped(whole)]
+        return [line.rstrip() for line in lines]
 
 
-def _without_leading_spaces(text: Text) -> Text:
-    return text[len(text.plain) - len(text.plain.lstrip()) :]
+def _spaces(count: int) -> Styled:
+    return Styled((" " * count, ""))

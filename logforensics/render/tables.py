@@ -6,11 +6,10 @@ import io
 import os
 from typing import TYPE_CHECKING, Literal
 
-from rich.cells import cell_len
-
 from logforensics.render.document import Block, Heading, Paragraph, Table, to_html, to_markdown, to_text
 from logforensics.render.frames import masked
 from logforensics.render.screen import Screen
+from logforensics.render.styled import columns_of
 from logforensics.render.words import cut, plural
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _fitting(runs: Runs, width: int) -> tuple[str, ...]:
             if name == "start" and runs.frame["starts"].max() == 1:
                 continue
             takes = 2 + (
-                _FINDING_WORTH if name == "finding" else max(map(cell_len, (_HEADERS.get(name, name), *_column(runs.frame, name))))
+                _FINDING_WORTH if name == "finding" else max(map(columns_of, (_HEADERS.get(name, name), *_column(runs.frame, name))))
             )
             if takes <= room:
                 chosen.append(name)
@@ -108,7 +107,7 @@ def _runs_table(runs: Runs, names: tuple[str, ...], *, wide: int | None = None) 
     cells = [_column(runs.frame, name, cut_texts=wide is not None) for name in names]
     if wide is not None and names[-1] == "finding":
         rest = wide - sum(
-            max(map(cell_len, (_HEADERS.get(name, name), *column))) + 2 for name, column in zip(names, cells[:-1], strict=False)
+            max(map(columns_of, (_HEADERS.get(name, name), *column))) + 2 for name, column in zip(names, cells[:-1], strict=False)
         )
         cells[-1] = [cut(text, max(rest, _FINDING_WORTH)) for text in cells[-1]]
     header = tuple(_HEADERS.get(name, name) for name in names)

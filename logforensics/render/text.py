@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from logforensics.findings import Severity
 from logforensics.render import words
 from logforensics.render.page import Page
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     from logforensics.diagnosis import CorrectedCommand, Coverage, Diagnosis
     from logforensics.findings import Arithmetic, Evidence, Finding, Recommendation
     from logforensics.render.screen import Screen
+    from logforensics.render.styled import Styled
 
 _VERDICT_STYLE = {"failed": "bold red", "degraded": "bold yellow", "healthy": "bold green", "incomplete": "bold cyan"}
 _BADGE_STYLE = {
@@ -111,7 +110,7 @@ class _Report:
         text = self.page.text
         rows = [(text((s.label, "dim")), text(s.expression), text((f"= {words.result(s)}", "bold"))) for s in steps]
         if not self.page.columns(rows, indent=_INDENT):
-            self.page.pairs([(label, expression + Text(" ") + result) for label, expression, result in rows], indent=_INDENT)
+            self.page.pairs([(label, expression + text(" ") + result) for label, expression, result in rows], indent=_INDENT)
 
     def recommendation(self, advice: Recommendation) -> None:
         """What to do, and why."""
@@ -163,7 +162,7 @@ class _Report:
         for source, line, text in (*coverage.unknown_examples[:most], *coverage.damaged_examples[:most]):
             self.page.excerpt(text, first=self.place(source, line), indent=_INDENT, most_lines=1)
 
-    def place(self, source: str, line: int) -> Text:
+    def place(self, source: str, line: int) -> Styled:
         """Where a line is, as editors and terminals understand it: ``server.log:123``."""
         return self.page.text((f"{self.names.get(source, source)}:{line}", "cyan"), "  ")
 
