@@ -70,9 +70,24 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_json_output_does_not_import_rich() -> None:
-    code = "import sys, logforensics.render; sys.exit('rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+@pytest.mark.parametrize("fmt", ["text", "json", "md"])
+def test_a_diagnosis_without_colour_imports_nothing_it_does_not_use(fmt: str) -> None:
+    code = (
+        "import sys; from logforensics.cli import main; main(sys.argv[1:])\n"
+        "heavy = {name.partition('.')[0] for name in sys.modules} & {'rich', 'numpy', 'pyarrow', 'pandas', 'vl_convert'}\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "diagnose", FOUNDING, "--format", fmt], capture_output=True, cwd=ROOT, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout
+
+
+def test_what_is_written_arrives_before_the_process_leaves() -> None:
+    done = run("diagnose", FOUNDING, "--format", "json", "--fail-on", "info")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["schema"] == "logforensics.diagnosis/1"
 
 
 def test_version() -> None:
