@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from logforensics.findings import Finding, Severity
+from logforensics.records import record
 
 SCHEMA = "logforensics.diagnosis/1"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class FlagChange:
     """One difference between the given and the corrected command. ``old``/``new`` are None where absent."""
 
@@ -21,7 +22,7 @@ class FlagChange:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class CorrectedCommand:
     """A launch line that can be pasted, with what was changed and why; secrets are masked."""
 
@@ -30,7 +31,7 @@ class CorrectedCommand:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Coverage:
     """Lines by outcome. ``unknown_examples`` and ``damaged_examples`` hold ``(source, line, text)``."""
 
@@ -44,7 +45,7 @@ class Coverage:
     damaged_examples: tuple[tuple[str, int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Diagnosis:
     """Everything ``diagnose`` found out. ``run`` is JSON-ready (see docs/diagnosis.schema.json)."""
 

@@ -6,8 +6,10 @@ The JSON form of these classes is the contract of ``diagnose --format json`` (do
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
+
+from logforensics.records import record
 
 
 class Severity(str, Enum):
@@ -47,7 +49,7 @@ class Action(str, Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Evidence:
     """A cited line: ``text`` is a substring of line ``line`` (1-based) of ``source``.
 
@@ -61,7 +63,7 @@ class Evidence:
     needle: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Arithmetic:
     """One step of the calculation: ``label: expression = value unit``."""
 
@@ -71,7 +73,7 @@ class Arithmetic:
     unit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Recommendation:
     """One change to make. ``flag`` is a server flag (``--hicache-size``), an environment variable, or a plain noun."""
 
@@ -82,7 +84,7 @@ class Recommendation:
     rationale: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Finding:
     """One diagnosis: a root cause of reference vocabulary with its proof and its remedy."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
+from logforensics.records import record
 from logforensics.units import MIB
 
 _NVIDIA_SMI = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
@@ -16,7 +16,7 @@ _KIB = 1 << 10
 _UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where there is no limit
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Hardware:
     """What the log cannot say for sure. Every field is optional; what is given beats what the log suggests.
 

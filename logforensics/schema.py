@@ -5,10 +5,10 @@ Memory on the GPU side is in GiB (2^30 bytes, although SGLang prints "GB"), HiCa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from logforensics.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Column:
     """One column: ``dtype`` is a polars dtype name (kept as text so that nothing here imports polars)."""
 

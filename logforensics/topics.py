@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from logforensics.records import record
 from logforensics.sglang import flags
 
 if TYPE_CHECKING:
     from logforensics.sglang.flags import Flag
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Trap:
     """A belief about a flag that its scope or unit disappoints.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logforensics.command import read_command
@@ -16,6 +15,7 @@ from logforensics.engine import make_case
 from logforensics.errors import InputError
 from logforensics.hardware import Hardware
 from logforensics.parsing import ParsedLog, parse
+from logforensics.records import record
 from logforensics.rules.hostbudget import HostBudget, host_budget
 from logforensics.rules.performance import cell_bytes
 from logforensics.run import Capacity, build_run
@@ -32,7 +32,7 @@ _COMFORTABLE_GIB = 4.0
 _TIGHT_GIB = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Outcome:
     """What a setting gives, per scheduler; None where the log and the model do not tell.
 
@@ -55,7 +55,7 @@ class Outcome:
     risk: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class WhatIf:
     """The run as it was, each change alone, and all changes together where there are several."""
 
@@ -64,7 +64,7 @@ class WhatIf:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Base:
     """The run that the levers start from."""
 

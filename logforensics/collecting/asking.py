@@ -6,12 +6,12 @@ import resource
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from importlib import metadata
 from typing import IO, TYPE_CHECKING
 
 from logforensics.collecting.sources import Command, Files
 from logforensics.evidence.programs import VERSIONS_HEADER
+from logforensics.records import record
 from logforensics.secrets import mask
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _NOTHING = ("", "-- No entries --")  # what journalctl prints where it has no ke
 _PACKAGES = ("sglang", "torch", "sgl-kernel", "flashinfer-python", "transformers", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Answer:
     """A text with the command or path it came from, or why there is none."""
 

@@ -8,7 +8,6 @@ import os
 import platform
 import tarfile
 import tempfile
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from logforensics.collecting import asking, sources
 from logforensics.collecting.asking import Answer
 from logforensics.errors import InputError
 from logforensics.reading import STDIN_NAME, Source, open_sources
+from logforensics.records import record
 from logforensics.render.files import replacing
 from logforensics.secrets import mask
 
@@ -29,7 +29,7 @@ _LEVEL = 6  # of zstd: a log shrinks to a twentieth; more costs time that someon
 _PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Taken:
     """One member: its name, where it came from, its size in bytes before packing."""
 
@@ -38,7 +38,7 @@ class Taken:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Collected:
     """What is in a bundle, and what could not be had (what it would be, and why not)."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from logforensics.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record(frozen=True)
 class Command:
     """A program and its arguments; the first of several ways that succeeds is taken.
 
@@ -21,7 +22,7 @@ class Command:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Files:
     """Files whose lines are written as ``path:line`` (``named``) or as they are; those that do not exist are passed over."""
 

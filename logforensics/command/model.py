@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from logforensics.records import record
 from logforensics.sglang.flags import nearest_release
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _RUN_TIME = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Invocation:
     """One command that a text would run: its words, and the environment it would get (all variables, also those of the script itself)."""
 
@@ -35,7 +36,7 @@ class Invocation:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Place:
     """What the text around a command says about the machine: container and scheduler limits. None where it says nothing.
 
@@ -52,7 +53,7 @@ class Place:
     nodes: int | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LaunchCommand:
     """A server launch. ``flags`` are canonical names with typed values, in the order given; the last of a repeated flag counts.
 

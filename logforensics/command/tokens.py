@@ -7,9 +7,10 @@ paste prose and half commands. The scanner goes over the text once; nesting is l
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,7 @@ class Kind(Enum):
     ARITHMETIC = "arithmetic"  # text is what stands in $((…))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Piece:
     """A part of a word. ``quoted`` pieces are never split at blanks; ``source`` is the piece as written."""
 
@@ -34,7 +35,7 @@ class Piece:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Word:
     """One word; no pieces is the empty word that quotes leave."""
 
@@ -53,7 +54,7 @@ class Word:
         return None if any(piece.quoted for piece in self.pieces) else self.plain
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ArrayAssignment:
     """``NAME=(…)`` or ``NAME+=(…)``."""
 
@@ -62,7 +63,7 @@ class ArrayAssignment:
     words: tuple[Word, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Redirection:
     """``> file``, ``2>&1``, ``<<EOF``. ``body`` is a here-document's text, ``expands`` whether variables in it count."""
 
@@ -72,14 +73,14 @@ class Redirection:
     expands: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Operator:
     """``;`` (also the end of a line), ``&``, ``&&``, ``||``, ``|``, ``;;``, ``(``, ``)``."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Condition:
     """``(( … ))`` as a command."""
 

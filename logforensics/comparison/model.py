@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics.findings import Arithmetic
+from logforensics.records import record
 from logforensics.run import Mark
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Setting(NamedTuple):
     mark: Mark | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Side:
     """One run, or a group of runs that share a flag's value."""
 
@@ -72,7 +73,7 @@ class Side:
         return None if measured is None else measured.value
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Figure:
     """One row: the same figure of every side. ``changes`` are relative to the baseline (0.37 is +37 %)."""
 
@@ -85,7 +86,7 @@ class Figure:
     marks: tuple[Mark | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Difference:
     """A setting with different effective values. ``matters`` is False for ports, names and the like."""
 
@@ -108,7 +109,7 @@ class Interval(NamedTuple):
         return self.low > 1 or self.high < 1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class LoadPoint:
     """Decode speed (token/s of one scheduler) at one number of running requests; medians, and the ratio candidate over baseline."""
 
@@ -120,7 +121,7 @@ class LoadPoint:
     interval: Interval | None  # None where a side has fewer than five lines
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class EqualLoad:
     """Decode speed where both runs carried the same load.
 
@@ -139,7 +140,7 @@ class EqualLoad:
     steps: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class PrefillSpeed:
     """Median input throughput (token/s) of prefill batches of at least 1,024 new tokens."""
 
@@ -149,7 +150,7 @@ class PrefillSpeed:
     interval: Interval | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Verdict:
     """The answer in words: one sentence, and what it rests on."""
 
@@ -159,7 +160,7 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Pair:
     """The baseline against one other side."""
 
@@ -173,7 +174,7 @@ class Pair:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Comparison:
     """Two or more runs side by side."""
 

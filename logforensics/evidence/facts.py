@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
+from logforensics.records import record
 from logforensics.units import GB, gb
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Size:
     """An amount of memory, bytes.
 
@@ -36,7 +36,7 @@ _SIZES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class KernelKill:
     """The kernel's OOM killer took a process; sizes are what the victim held.
 
@@ -67,7 +67,7 @@ class KernelKill:
         return f"the kernel's OOM killer took {self.victim or 'a process'}{f' ({self.pid})' if self.pid else ''}{where}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Xid:
     """A GPU error that the driver reported to the kernel log."""
 
@@ -84,7 +84,7 @@ class Xid:
         return f"Xid {self.code} of the GPU at {self.bus}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Gpu:
     """A card as nvidia-smi lists it; memory in MiB."""
 
@@ -102,7 +102,7 @@ class Gpu:
         return f"GPU {self.index if self.index is not None else '?'}: {self.name or 'unnamed'}{size}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GpuProcess:
     """A process that holds memory (MiB) on a card."""
 
@@ -119,7 +119,7 @@ class GpuProcess:
         return f"process {self.pid} ({self.name}){size} on GPU {self.gpu if self.gpu is not None else '?'}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GpuLoad:
     """How busy a card was: mean share (%) over the lines of ``nvidia-smi dmon``."""
 
@@ -134,7 +134,7 @@ class GpuLoad:
         return f"GPU {self.gpu} was busy {self.busy_percent:.0f} % of the time"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GpuLink:
     """How two cards are connected, in the words of ``nvidia-smi topo -m`` (``NV18``, ``PIX``, ``PHB``, ``NODE``, ``SYS`` …)."""
 
@@ -149,7 +149,7 @@ class GpuLink:
         return f"GPU {self.first} and GPU {self.second} are connected by {self.kind}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ContainerEnd:
     """How a container ended: its exit code, and whether the runtime says that the OOM killer did it."""
 
@@ -164,7 +164,7 @@ class ContainerEnd:
         return "the container was OOM-killed" if self.oom_killed else f"the container ended with exit code {self.exit_code}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ThreadStack:
     """Where one thread of a process stood when py-spy looked; innermost frame first, as ``function (file:line)``, a line each after ``line``."""
 
@@ -181,7 +181,7 @@ class ThreadStack:
         return f"{self.process} ({self.pid}), {self.thread}: in {self.frames[0] if self.frames else 'native code'}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class NcclWarning:
     """A ``NCCL WARN`` line."""
 
@@ -194,7 +194,7 @@ class NcclWarning:
         return f"NCCL warned: {self.record}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Figure:
     """A figure that a benchmark printed, with its unit in the name as printed (``Mean TTFT (ms)``)."""
 
@@ -208,7 +208,7 @@ class Figure:
         return f"{self.name} {self.value:g}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class PackageVersion:
     """The version of a package or driver on the server's machine."""
 

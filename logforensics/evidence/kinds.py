@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from logforensics.evidence import containers, kernel, memory, nvidia, programs
 from logforensics.evidence.facts import Fact
+from logforensics.records import record
 
 _LINES = 300  # non-empty lines that decide about a kernel or NCCL log
 # What only a server's log has. A text that holds it is a log, whatever else was pasted into it.
@@ -18,7 +18,7 @@ _OF_A_LOG = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Kind:
     """A kind of file: what to call it, how it is recognised (by its text, or its non-empty lines), and how it is read."""
 

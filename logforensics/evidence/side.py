@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from logforensics.errors import InputError
@@ -11,6 +11,7 @@ from logforensics.evidence.facts import Fact, Gpu, PackageVersion, Size
 from logforensics.evidence.kinds import Kind, kinds_of
 from logforensics.findings import Evidence
 from logforensics.hardware import Hardware
+from logforensics.records import record
 from logforensics.units import MIB
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Found(NamedTuple):
     evidence: Evidence
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class SideFile:
     """One file that was recognised."""
 
@@ -44,7 +45,7 @@ class SideFile:
         return f"{self.source} is read as {' and '.join(self.kinds)}: {'; '.join(said[:3]) or 'nothing in it bears on a server'}{more}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Side:
     """All files beside the logs."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+from logforensics.records import record
 
 _COUNT = re.compile(r"^\s*[0-9]+\s*[x×*]\s*(?=[A-Za-z])")  # 8x H100
 _GLUED = re.compile(r"\b(rtx|gtx)(?=[0-9])", re.IGNORECASE)  # RTX3090
@@ -16,7 +17,7 @@ _NOISE = frozenset({"nvidia", "geforce", "amd", "instinct", "tesla", "intel", "r
 _MEMORY_TOLERANCE = 0.005  # drivers round differently; two sizes of cards differ by more
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Gpu:
     """One accelerator.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
+
+from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,7 +15,7 @@ Layout = Literal["heads", "latent", "compressed", "unknown"]
 _MULTIMODAL = re.compile(r"ForConditionalGeneration|VL|Llava|MiniCPM[VO]|MiniCPMV2_6|Phi4MM|Vision")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Layers:
     """Layers by kind of attention; ``none`` are those without any (MLP, MoE, no-op). A layer may count twice (Falcon-H1)."""
 
@@ -23,7 +25,7 @@ class Layers:
     none: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Recurrent:
     """The state one linear-attention or Mamba layer keeps for a request, in elements.
 
@@ -38,7 +40,7 @@ class Recurrent:
     conv_kernel: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class LoggedWeights:
     """Weights as a real log printed them: GiB per rank at a TP size, with the class and checkpoint that were loaded."""
 
@@ -49,7 +51,7 @@ class LoggedWeights:
     device: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Model:
     """One architecture.
 

@@ -7,7 +7,6 @@ lines of a log that nothing recognised.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from logforensics.errors import LogforensicsError
@@ -17,6 +16,7 @@ from logforensics.parsing.prefix import read_prefix
 from logforensics.parsing.source_log import SourceLog
 from logforensics.parsing.templates import Template, read_templates
 from logforensics.reading import open_sources
+from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +29,7 @@ _STAMP = "[2026-01-01 00:00:00 TP0] "
 _ALL = 10**9
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Checked:
     """A message of a family that the packs are meant to read.
 
@@ -51,7 +51,7 @@ class Checked:
         return self.frame is not None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Audit:
     """The messages of all families in one release, and those of the earlier release that are gone."""
 
@@ -122,7 +122,7 @@ def _batch_frame(template: Template) -> str | None:
     return kind if table.essential <= printed else None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Unknown:
     """A kind of line that nothing recognised: how often, its text with ``<*>`` for what varies, and where it is first."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics.parsing import packs
 from logforensics.parsing.prefix import ranks_of
+from logforensics.records import record
 from logforensics.schema import FRAMES
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Field(NamedTuple):
     tail: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Labels:
     """The label table of one kind of line."""
 

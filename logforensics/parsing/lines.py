@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from logforensics.parsing.patterns import CutRecord, Packs, Pattern
 from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.server_args import read_server_args
 from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
+from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -41,7 +41,7 @@ _STAMPED_FRAMES = frozenset({"memory", "kv_pool", "capacity", "host_pool", "retr
 _WHOLE_END = re.compile(r"(?:\d ?GB\.?|\d m?s\.?|[)\]!%]|[a-z]{3}\.)\s*$")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Doubtful:
     """A record that may have lost its end."""
 

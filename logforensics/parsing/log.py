@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from logforensics.diagnosis import Coverage
@@ -17,6 +17,7 @@ from logforensics.parsing.own_packs import with_own
 from logforensics.parsing.source_log import THREADS, SourceLog
 from logforensics.parsing.tally import EXAMPLES
 from logforensics.reading import Source, open_sources
+from logforensics.records import record
 from logforensics.schema import FRAMES
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ParsedLog:
     """What was read: typed frames (see docs/frames.md), what became of every line, and where it came from."""
 

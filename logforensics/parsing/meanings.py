@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from logforensics.parsing import packs
+from logforensics.records import record
 from logforensics.sglang.flags import release_at_least
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Meaning:
     """One meaning of a column; ``since`` and ``until`` are releases, both included, None where there is no bound."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
+from logforensics.records import record
 from logforensics.schema import FRAMES
 
 KEY = 4  # letters by which heads are grouped; no head is shorter
@@ -22,7 +23,7 @@ class CutRecord(Exception):  # noqa: N818 - control flow between pattern and rea
     """A record was recognised but its values are cut: it must be counted as damaged, not turned into a row."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Sample:
     """A line that the pattern must read, and the columns it must give."""
 
@@ -30,7 +31,7 @@ class Sample:
     gives: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Pattern:
     """One way SGLang says one thing (see :mod:`logforensics.parsing.packs` for what each key means)."""
 
@@ -103,7 +104,7 @@ class Pattern:
         return row
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Packs:
     """All patterns, by the literals that make a message worth trying them."""
 

@@ -7,8 +7,9 @@ a record.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,7 @@ _BEGINS = re.compile(
 _BAR = re.compile(r"\d{1,3}%\s*(?:Completed )?\|")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Piece:
     """One record; ``cut`` where no newline of its own ends it."""
 
@@ -39,7 +40,7 @@ class Piece:
     cut: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Split:
     """The pieces of a line; ``damaged`` where it holds more than one record although no progress bar explains it, or a torn request."""
 

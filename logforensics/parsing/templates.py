@@ -10,11 +10,11 @@ import ast
 import re
 import warnings
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logforensics.errors import InputError
+from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -33,7 +33,7 @@ _EXAMPLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Hole:
     """A value that the message prints: its format specification, and the name it comes from."""
 
@@ -48,7 +48,7 @@ class Hole:
         return _EXAMPLES.get(self.name.rpartition(".")[2], "7")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Template:
     """One message and the place that logs it."""
 

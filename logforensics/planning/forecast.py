@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from logforensics.findings import Arithmetic, Confidence, Finding, Recommendation, Severity
 from logforensics.planning.plan import Plan
+from logforensics.records import record
 from logforensics.rules import Rule, all_rules
 
 _MODULES = ("arguments", "conflicts", "layout", "gpu", "host", "model")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Outlook:
     """What a forecast returns. ``flags`` are the server_args fields it is about: their places in the command are cited."""
 
@@ -35,7 +35,7 @@ class Outlook:
 ForecastFunction = Callable[[Plan], Outlook | None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Forecast:
     """A registered forecast: the code of its rule, and the function that decides."""
 

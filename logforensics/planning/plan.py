@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from logforensics.planning import weights
 from logforensics.planning.weights import NOTHING, Span, Weights
+from logforensics.records import record
 from logforensics.sglang.default_fraction import DefaultFraction, default_fraction, vision_factor
 from logforensics.sglang.flags import find_flag
 from logforensics.sglang.kv import KvBytes, kv_bytes
@@ -32,7 +32,7 @@ _MORE_WITH_RANKS = Span(0.3, 1.0, 1.8)
 _UNIFIED_FREE = Span(108.0, 114.0, 116.0)  # GB10, by the logs in gpus.json
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Plan:
     """What can be known before the launch. Sizes are GiB of one GPU unless they say otherwise.
 

@@ -7,9 +7,9 @@ attention replicates. So every figure has a low and a high end; what is certain 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from logforensics.records import record
 from logforensics.sglang.terms import Term
 from logforensics.units import GIB
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BILLION = 10**9
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Span:
     """An estimate: lowest, likeliest and highest value."""
 
@@ -75,7 +75,7 @@ _ATTENTION_SHARE, _ATTENTION_MOST = 0.017, 11.4  # of a large mixture's paramete
 _FP8_ONLINE = frozenset({"fp8", "w8a8_fp8", "mxfp8"})
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Weights:
     """GiB of one rank, and how they were estimated.
 

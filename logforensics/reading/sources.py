@@ -22,6 +22,7 @@ from logforensics.reading.cutting import cut_at_newlines, exact_reads
 from logforensics.reading.following import GrowingFile
 from logforensics.reading.streams import PEEK, Layered, Recoded, encoding_of, packing_of, read_errors, unpacked
 from logforensics.reading.wrappers import Wrapper, detect, is_newest_first, is_stamped
+from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +33,7 @@ STDIN_NAME = "<stdin>"
 CHUNK_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Chunk:
     """``data`` ends with a newline, except that the last chunk of a source may hold an unterminated line."""
 

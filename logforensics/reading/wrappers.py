@@ -6,9 +6,10 @@ A wrapper is recognised from the beginning of a log, where most lines must have 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,7 @@ _MIN_BACK = 3
 _ISO = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Wrapper:
     """One way of wrapping a line.
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from logforensics.records import record
 from logforensics.render.styled import columns_of
 from logforensics.render.untrusted import visible
 from logforensics.render.words import cut
@@ -29,7 +29,7 @@ _INDENT = 2
 _CELL = 40  # columns a cell may take on a screen
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Heading:
     """A title; level 1 is the page's own, whose first word may be a verdict."""
 
@@ -39,7 +39,7 @@ class Heading:
     style: str = "bold"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Paragraph:
     """Sentences."""
 
@@ -47,14 +47,14 @@ class Paragraph:
     quiet: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Bullets:
     """A list of sentences."""
 
     items: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Table:
     """Rows under a header. The first ``left`` columns are words; the others are numbers, aligned right, and may be split over blocks.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from logforensics.records import record
 
 
 class Detail(Enum):
@@ -14,7 +15,7 @@ class Detail(Enum):
     VERBOSE = "verbose"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Screen:
     """A place for text. The defaults suit a pipe.
 

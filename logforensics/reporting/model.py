@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from logforensics.diagnosis import Diagnosis
+from logforensics.records import record
 
 SCHEMA = "logforensics.report/1"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Place:
     """A line of the log."""
 
@@ -19,7 +19,7 @@ class Place:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Moment:
     """An entry of the timeline. ``kind`` is start, trouble, load, finding or end; ``time`` is ISO 8601."""
 
@@ -29,7 +29,7 @@ class Moment:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Setting:
     """A flag: what was typed, what SGLang printed, and what became of it; "" where the log does not say."""
 
@@ -41,7 +41,7 @@ class Setting:
     place: Place | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Foresight:
     """When a finding could first be told from the log, and how long before it mattered."""
 
@@ -54,7 +54,7 @@ class Foresight:
     by_flags_alone: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Chart:
     """A chart: a Vega-Lite specification with its data, words for those who do not see it, and its figures.
 
@@ -69,7 +69,7 @@ class Chart:
     zooms: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Excerpt:
     """Consecutive lines of a log; ``cited`` are those that something refers to."""
 
@@ -78,7 +78,7 @@ class Excerpt:
     cited: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Report:
     """A whole post-mortem. Secrets are masked in every string of it."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from logforensics.evidence import Side
 from logforensics.findings import Evidence
 from logforensics.hardware import Hardware
 from logforensics.models import Model, find_model, models_of_class
+from logforensics.records import record
 from logforensics.run import Failure, Launch, Mark, Run
 from logforensics.run.kv import kv_prediction
 from logforensics.run.troubles import Trouble
@@ -21,7 +22,7 @@ from logforensics.sglang.prediction import KvPrediction
 _OLDEST, _NEWEST = flags.releases()[0], flags.releases()[-1]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Release:
     """The SGLang release as a range; both ends are known releases."""
 
@@ -51,7 +52,7 @@ class Release:
         return self.low if self.low == self.high else f"{self.low} … {self.high}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Config:
     """The configuration: the logged (resolved) server_args, else what the launch command says."""
 
@@ -88,7 +89,7 @@ class Config:
         return self.launch.mark.evidence(present)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Case:
     """Everything a rule may ask."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from logforensics.findings import Arithmetic, Evidence
+from logforensics.records import record
 from logforensics.rules.case import Case
 from logforensics.rules.performance import cell_bytes
 from logforensics.rules.registry import step
@@ -14,7 +13,7 @@ from logforensics.sglang.releases import span
 from logforensics.units import GB, gb
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class HostBudget:
     """Host memory asked for by the scheduler processes of one machine, bytes.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from logforensics.findings import Arithmetic
+from logforensics.records import record
 from logforensics.rules.case import Case
 from logforensics.rules.registry import step
 from logforensics.run import BatchWindow, Capacity
@@ -18,7 +18,7 @@ SPECULATION_DEFAULTS = (32, 48)  # requests, where speculation sets the limit it
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Spell:
     """A state of one scheduler: how long it held (s), how much of its time, and the lines that show it."""
 

@@ -7,9 +7,9 @@ prefill, in a decode, or in the HTTP process.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from logforensics.findings import Arithmetic
+from logforensics.records import record
 from logforensics.rules.case import Case
 from logforensics.run import Failure, Run
 from logforensics.run.model import Rank
@@ -83,7 +83,7 @@ _DECODE_FRAMES = ("forward_decode", "decode")
 _VISION_FRAMES = ("get_image_feature", "get_video_feature", "mm_utils", "visual", "vision")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class OomFigures:
     """Figures of an out-of-memory text, GiB; None where it does not give them."""
 

@@ -12,12 +12,12 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from logforensics.errors import InputError, PatternError, RuleError
 from logforensics.findings import Arithmetic, Confidence, Evidence, Finding, Recommendation, Severity
+from logforensics.records import record
 from logforensics.rules import registry, signatures, signs
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Rule, Verdict
@@ -29,7 +29,7 @@ _CODE = re.compile(r"(?!LF)[A-Z][A-Z0-9_-]{1,15}")
 _SLUG = re.compile(r"[a-z][a-z0-9_]{1,60}")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class OwnRule:
     """A rule with the ``file:line`` it was read from."""
 

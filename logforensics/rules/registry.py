@@ -10,17 +10,17 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Finding, Recommendation, Severity
+from logforensics.records import record
 from logforensics.rules.case import Case
 from logforensics.sglang.flags import accepted
 from logforensics.sglang.flags import releases as all_releases
 from logforensics.sglang.releases import span
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Verdict:
     """What a rule returns: a finding that does not yet know its rule."""
 
@@ -39,7 +39,7 @@ class Verdict:
 RuleFunction = Callable[[Case], Verdict | None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Rule:
     """A registered rule: its stable code, the root cause it names, and the function that decides."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from logforensics.errors import PatternError
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
+from logforensics.records import record
 from logforensics.rules import signs
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite
@@ -58,7 +59,7 @@ _IN_PASSING = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Fix:
     """A recommendation as a template: ``{name}`` stands for a named group; one whose groups are missing is left out."""
 
@@ -69,7 +70,7 @@ class Fix:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Signature:
     """One way a root cause shows itself."""
 
@@ -106,7 +107,7 @@ class Signature:
         return any(needle in name or needle in function for needle in self.frames)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Hit:
     """A trouble and the signature that claims it, with the groups of the sentence."""
 

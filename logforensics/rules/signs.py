@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from logforensics.findings import Evidence
+from logforensics.records import record
 from logforensics.rules.case import Case
 from logforensics.run.model import Mark, Rank
 from logforensics.run.troubles import Trouble
@@ -24,7 +24,7 @@ _NOISE = re.compile(
 _AFTERMATH = re.compile(r"CUDA-capable device\(s\) is/are busy or unavailable|driver shutting down|CUDA error: initialization error")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Sign:
     """How a family of troubles is recognised; every part that is given must hold."""
 

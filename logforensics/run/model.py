@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics.evidence import Side
 from logforensics.findings import Evidence
+from logforensics.records import record
 
 if TYPE_CHECKING:
     from logforensics.run.troubles import Trouble
@@ -58,7 +59,7 @@ class Rank(NamedTuple):
         return " ".join(parts) or "the only rank"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Launch:
     """One server start: its logged server_args and the releases that print such a set of fields."""
 
@@ -71,7 +72,7 @@ class Launch:
     form: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class StageReached:
     """The first line of a stage on each rank that reached it."""
 
@@ -89,7 +90,7 @@ class StageReached:
         return max(self.marks.values(), key=lambda mark: mark.line)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class MemoryStep:
     """A line of the ``memory`` frame: free GPU memory (GiB) at a stage, and what the step took (GiB)."""
 
@@ -102,7 +103,7 @@ class MemoryStep:
     detail: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GpuLedger:
     """One rank's GPU memory through the start, in GiB; None where the log has no such line."""
 
@@ -122,7 +123,7 @@ class GpuLedger:
         return [step for step in self.steps if step.stage == stage]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class KvPool:
     """One pool of one rank; sizes in GiB."""
 
@@ -143,7 +144,7 @@ class KvPool:
         return sum(parts) if parts else None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Capacity:
     """The effective limits a scheduler printed when it was ready."""
 
@@ -157,7 +158,7 @@ class Capacity:
     avail_gib: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class HostPool:
     """A host memory pool one rank announced, in GB (1e9 bytes)."""
 
@@ -168,7 +169,7 @@ class HostPool:
     num_tokens: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GuardRefusal:
     """SGLang's own host-memory check refusing a pool, in GB (1e9 bytes)."""
 
@@ -178,7 +179,7 @@ class GuardRefusal:
     free_gb: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class LoadBar:
     """The last state of one progress bar of checkpoint loading."""
 
@@ -197,7 +198,7 @@ class LoadBar:
         return self.done >= self.total
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Link:
     """An exception of a chain: class, text and the line its text begins on."""
 
@@ -206,7 +207,7 @@ class Link:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Failure:
     """An error: an exception with its traceback, or a fatal line."""
 
@@ -244,7 +245,7 @@ class Failure:
         return [text] if self.mark.line == self.message_line else [text, self.mark.evidence("Traceback")]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Override:
     """A flag that SGLang changed by itself."""
 
@@ -256,7 +257,7 @@ class Override:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Notice:
     """A line of another kind that a rule may want: its level and text."""
 
@@ -266,7 +267,7 @@ class Notice:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ShutdownEvent:
     """A line about a process ending."""
 
@@ -278,7 +279,7 @@ class ShutdownEvent:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class WatchdogEvent:
     """A watchdog or health check that fired."""
 
@@ -289,7 +290,7 @@ class WatchdogEvent:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Occupancy:
     """How long (seconds) one scheduler ran this many requests with its queue and pool in one state."""
 
@@ -306,7 +307,7 @@ class Occupancy:
     last: Mark
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GraphUse:
     """Which decode batches ran in a captured graph and which did not."""
 
@@ -320,7 +321,7 @@ class GraphUse:
     on_mark: Mark | None  # the largest batch with one
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Slope:
     """The longest stretch of steady decode lines with one batch size: speed against context."""
 
@@ -336,7 +337,7 @@ class Slope:
     last: Mark
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Drift:
     """Steps/s per request at one batch size and like contexts, in the first and in the last third of the steady lines."""
 
@@ -348,7 +349,7 @@ class Drift:
     last: Mark
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class BatchWindow:
     """Figures of one scheduler. Shares of time come from its decode and prefill lines together, speeds from decode lines (seconds)."""
 
@@ -388,7 +389,7 @@ class BatchWindow:
     occupancy: tuple[Occupancy, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class HitWindow:
     """Prefix reuse over a tenth of the prompt tokens of one scheduler."""
 
@@ -401,7 +402,7 @@ class HitWindow:
     last: Mark
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class HeldLine:
     """The prefill line with the longest queue."""
 
@@ -411,7 +412,7 @@ class HeldLine:
     usage: float
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class PrefillWindow:
     """Prefill of one scheduler; seconds are the time its batches took as far as the lines tell."""
 
@@ -442,7 +443,7 @@ class PrefillWindow:
     hits: tuple[HitWindow, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class PrefillSummary:
     """Figures of all prefill lines."""
 
@@ -456,7 +457,7 @@ class PrefillSummary:
     queue_max: int
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Balance:
     """Load over data-parallel ranks, compared within the same ten seconds."""
 
@@ -474,7 +475,7 @@ class Balance:
     low: Mark | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Retraction:
     """One retraction; the lines of all ranks that print it count once."""
 
@@ -484,7 +485,7 @@ class Retraction:
     ratio_new: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Serving:
     """What the server did after it was ready."""
 
@@ -509,7 +510,7 @@ class Serving:
         return sum(window.throughput_mean for window in self.windows if not window.rank.pp)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Ending:
     """How the log ends: abrupt, error, killed, stopped or running."""
 

@@ -11,11 +11,12 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from logforensics.findings import Evidence
+from logforensics.records import record
 from logforensics.run.model import Failure, Mark, Notice, Rank, ShutdownEvent, WatchdogEvent
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _LOOK_AROUND = 400  # lines of a torn traceback
 _NATIVE = ("fatal", "terminate", "segfault")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Trouble:
     """Something that went wrong: where it stands, who said it, its texts (root cause first) and its frames."""
 

@@ -6,12 +6,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logforensics.comparison import settings
 from logforensics.errors import InputError
+from logforensics.records import record
 from logforensics.runs.index import Index, Stamp, stamp_of
 from logforensics.runs.workers import examine_all
 
@@ -51,7 +52,7 @@ COLUMNS = {
 _ALWAYS = ("tp_size", "dp_size")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Runs:
     """The table: a row per server start, the facts first, then every field of server_args.
 

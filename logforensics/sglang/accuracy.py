@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logforensics.models import find_model
+from logforensics.records import record
 from logforensics.sglang.prediction import UNCERTAIN_BELOW_GIB, KvPrediction
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from logforensics.run import Run
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Comparison:
     """One log: what was predicted and what it printed."""
 

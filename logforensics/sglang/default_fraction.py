@@ -8,9 +8,9 @@ arg_groups/memory_hook.py:handle_gpu_memory_settings (0.5.19+).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from logforensics.records import record
 from logforensics.sglang.releases import ByRelease
 from logforensics.sglang.sharding import Sharding, positive, sharding
 from logforensics.sglang.terms import Term
@@ -24,7 +24,7 @@ _VISION_FACTOR = 0.95
 _SOURCE = "handle_gpu_memory_settings"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class CardClass:
     """Defaults for cards below a size: tokens of a prefill chunk, and the largest captured decode batch at TP < 4 and from TP 4 on."""
 
@@ -67,7 +67,7 @@ _BY_TP = ByRelease(
 _RESERVE_BY_CARD = ((35 * GIB_IN_MIB, 2.8, 0.1), (90 * GIB_IN_MIB, 9.5, 0.5), (160 * GIB_IN_MIB, 12.0, 0.5), (_INF, 32.0, 0.0))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class DefaultFraction:
     """A computed fraction with the reserve it comes from."""
 
@@ -75,7 +75,7 @@ class DefaultFraction:
     terms: tuple[Term, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Launch:
     """What the rules look at: the typed flags, the card (MiB), the sharding, the release, and whether KV is latent."""
 

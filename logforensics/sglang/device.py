@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from logforensics.records import record
 from logforensics.sglang.sharding import positive
 from logforensics.sglang.terms import Term
 from logforensics.units import GIB
@@ -39,7 +39,7 @@ def request_table_bytes(rows: int, context_len: int, draft_tokens: int = 0) -> i
     return (rows + 1) * (context_len + _EXTRA_COLUMNS + draft_tokens) * _BYTES_PER_ENTRY
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Outside:
     """What stays outside the static share of one GPU, in GiB.
 

@@ -10,9 +10,9 @@ mem_cache/kv_cache_configurator.py:_profile_available_bytes (0.5.16+).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from logforensics.errors import InputError
+from logforensics.records import record
 from logforensics.sglang.terms import Term
 from logforensics.units import GIB
 
@@ -21,7 +21,7 @@ COMFORTABLE_GIB = 5.0  # SGLang's tuning page asks for 5 to 8 GB after start; be
 _SOURCE = "kv_cache_configurator.py:_profile_available_bytes"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GpuBudget:
     """Free GPU memory around loading, GiB, as the log prints it: the minimum over the ranks.
 

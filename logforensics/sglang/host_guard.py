@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from logforensics.records import record
 from logforensics.sglang.host_pool import DEFAULT_RATIO
 from logforensics.sglang.releases import ByRelease
 from logforensics.sglang.sharding import positive, sharding
@@ -30,7 +30,7 @@ class Cgroup(Enum):
     CACHE_IS_FREE = "the lower of machine and cgroup head-room, page cache counted as free"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Guard:
     """The rule of one span of releases.
 
@@ -62,7 +62,7 @@ GUARD = ByRelease(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Processes:
     """Scheduler processes of one machine; each builds its own host pools.
 
@@ -92,7 +92,7 @@ def processes_on_host(args: Mapping[str, Any]) -> Processes:
     return Processes(max(spread.tp * spread.pp // positive(args, "nnodes"), 1), spread.replicas)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class GuardVerdict:
     """What the guard says to one pool of one process, in bytes.
 
@@ -129,7 +129,7 @@ def guard_verdict(requested_bytes: int, available_bytes: int, ranks_counted: int
     return GuardVerdict(allowed, printed, requested_bytes <= allowed, term)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Arrival:
     """The check of the process that comes after ``peers_done`` others have built their pools."""
 
@@ -160,7 +160,7 @@ def late_rank_bytes(available_bytes: int, ranks: int) -> int:
     return max(available_bytes - RESERVE_BYTES, 0) // (2 * max(ranks, 1) - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AutoSize:
     """What 0.5.21+ picks when neither size nor ratio is given.
 

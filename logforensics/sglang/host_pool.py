@@ -5,11 +5,11 @@ Host figures are bytes, and GB means 1e9 bytes: that is what ``--hicache-size`` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from logforensics.errors import InputError
+from logforensics.records import record
 from logforensics.sglang.flags import release_at_least
 from logforensics.sglang.releases import ByRelease
 from logforensics.sglang.terms import Term
@@ -92,7 +92,7 @@ def share_outside(index_bytes: float, row_bytes: float, release: str) -> float:
     return index_bytes / row_bytes if SIDE_POOLS["dsa_index"].at(release) is Charge.OUTSIDE else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class PoolSize:
     """One pool of one process.
 

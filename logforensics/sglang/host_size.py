@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from logforensics.errors import InputError
+from logforensics.records import record
 from logforensics.sglang.flags import release_at_least
 from logforensics.sglang.host_guard import AUTO_SINCE, GUARD, RESERVE_BYTES, late_rank_bytes
 from logforensics.sglang.host_pool import PINNING, SMALL_POOL, Pinning, SmallPool, pinned_bytes, takes_size
@@ -26,7 +26,7 @@ _FLAG = "--hicache-size"
 _PER_PROCESS = "GB per process"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class HostSituation:
     """What is known of a machine and of the pools that are to fit into it.
 
@@ -74,7 +74,7 @@ class HostSituation:
         return int(size_gb * GB // self.bytes_per_token) if self.bytes_per_token else None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class SafeSize:
     """A HiCache size that fits, for the strictest release of a span.
 
@@ -227,7 +227,7 @@ def _late_rank_terms(situation: HostSituation, newest: str) -> tuple[Term, ...]:
     return (Term("passes SGLang's check in every order of arrival", expression, size, _PER_PROCESS, source),)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class TierRow:
     """One size of the host tier and what it gives.
 

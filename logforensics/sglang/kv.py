@@ -7,9 +7,10 @@ configs/model_config.py:is_hybrid_swa_model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from logforensics.records import record
 from logforensics.sglang.flags import release_at_least
 from logforensics.sglang.releases import ByRelease
 from logforensics.sglang.sharding import Sharding
@@ -25,7 +26,7 @@ _LATENT_BLOCK = 128  # latent elements per FP8 scale of 4 bytes
 _CELL = "pool_configurator.py:_compute_cell_size"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Elements:
     """How one stored element is kept: its bytes, and the values that share one scale byte (0: none)."""
 
@@ -81,7 +82,7 @@ TWO_POOLS_SINCE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class KvSetting:
     """What the bytes per token depend on beside the model.
 
@@ -113,7 +114,7 @@ class KvSetting:
         return ELEMENTS.get(self.dtype, ELEMENTS["auto"])
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class KvBytes:
     """Bytes per token on one rank.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from logforensics.models import find_model
+from logforensics.records import record
 from logforensics.sglang.device import request_table_rows
 from logforensics.sglang.fraction import ROUNDING_GIB, GpuBudget, tokens
 from logforensics.sglang.kv import DEFAULT_SLIDING_RATIO, KvBytes, KvSetting, kv_bytes, state_slot_bytes
@@ -38,7 +39,7 @@ _NOT_ENLARGED_WITH = "enable_multi_layer_eagle"  # a field of 0.5.7; development
 _LONG_CONTEXT = 131_072  # where neither the flags nor the model say
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class KvPrediction:
     """KV tokens that the memory model predicts for one rank.
 
@@ -141,7 +142,7 @@ def kv_setting(args: Mapping[str, Any], model: Model, release: str) -> KvSetting
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Cell:
     """The divisor: from the architecture (``expected``), or from the log where ``expected`` is None; ``note`` says what is odd."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from logforensics.records import record
 from logforensics.sglang.flags import nearest_release, release_at_least, releases
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ByRelease(Generic[T]):
     """A value by release: pairs (since release, value), oldest first.
 

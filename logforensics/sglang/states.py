@@ -7,9 +7,9 @@ kv_cache_configurator.py:_handle_max_mamba_cache (0.5.16+); slots per request fr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from logforensics.records import record
 from logforensics.sglang.releases import ByRelease
 from logforensics.sglang.sharding import positive, sharding
 from logforensics.sglang.terms import Term
@@ -24,7 +24,7 @@ _SLOTS_PER_REQUEST = 3  # with radix cache; a second buffer adds 1 or 2
 _SOURCE = "kv_cache_configurator.py:_handle_max_mamba_cache"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class States:
     """The state pool of one rank.
 
@@ -39,7 +39,7 @@ class States:
     terms: tuple[Term, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Demand:
     """What the rules below work with; bytes are of one rank."""
 

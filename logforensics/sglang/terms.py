@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from logforensics.findings import Arithmetic
+from logforensics.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Term:
     """``name = expression = value unit``; ``source`` is the log, a flag, the model's facts, or a file and function of SGLang."""
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logforensics.findings import Severity
+from logforensics.records import record
 
 SCHEMA = "logforensics.watch/1"
 _FEW_BATCHES = 20
 _STAGES_WITH_EVENTS_OF_THEIR_OWN = ("launch", "ready", "serving")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Event:
     """Something that happened.
 

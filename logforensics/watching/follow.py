@@ -20,6 +20,7 @@ from typing import BinaryIO
 from logforensics.errors import InputError
 from logforensics.reading import STDIN_NAME
 from logforensics.reading.streams import encoding_of, packing_of
+from logforensics.records import record
 
 _BLOCK = 8 << 20
 _LONGEST_LINE = 64 << 20  # a longer line is handed on in pieces: memory stays bounded
@@ -28,7 +29,7 @@ _FINGERPRINT = 256
 _OPEN_FILES = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Reading:
     """What one look at the log gave.
 

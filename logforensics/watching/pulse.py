@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from logforensics.records import record
 
 if TYPE_CHECKING:
     import polars as pl
@@ -14,7 +15,7 @@ _RECENT_LINES = 4_000
 POINTS = 40
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Pulse:
     """What the last decode lines say, the sum over schedulers (usage: the fullest of them), and the course of each figure."""
 

@@ -14,6 +14,7 @@ from logforensics.errors import InputError
 from logforensics.findings import Severity
 from logforensics.hardware import Hardware
 from logforensics.parsing import progress as bars
+from logforensics.records import record
 from logforensics.render.json import diagnosis_to_dict
 from logforensics.secrets import mask
 from logforensics.watching.changes import Announcer, Event, changes, is_ready
@@ -47,7 +48,7 @@ class Until(str, Enum):
     FINDING = "finding"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Outcome:
     """How a watch ended.
 
@@ -60,7 +61,7 @@ class Outcome:
     status: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Known:
     """What the user knows, as :func:`logforensics.diagnose` takes it."""
 
