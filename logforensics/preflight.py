@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from logforensics import lazy_re
 from logforensics.command import LaunchCommand, read_command, rewrite
 from logforensics.command.model import DEFAULT_PROGRAM, image_version
 from logforensics.command.release import first_release_serving
@@ -29,7 +30,7 @@ from logforensics.units import GIB
 _LOUD = (Severity.CRITICAL, Severity.ERROR, Severity.WARNING)
 _STOPS = (Severity.CRITICAL, Severity.ERROR)
 _CHANGES = frozenset({Action.SET, Action.INCREASE, Action.DECREASE, Action.REMOVE, Action.ENV})
-_NOMINAL = re.compile(r"(\d{1,3})\s?GB\b", re.IGNORECASE)
+_NOMINAL = lazy_re.compile(r"(\d{1,3})\s?GB\b", re.IGNORECASE)
 _SOURCE = "<launch command>"
 _MAX_FILE_BYTES = 4_000_000
 

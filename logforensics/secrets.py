@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from logforensics import lazy_re
+
 MASK = "***"
 
 # Names whose value is a secret. "token" alone is far too common in an LLM server's log (#new-token, max_total_tokens): it needs an owner.
@@ -17,10 +19,10 @@ _NAME = r"""
           | (?:hf|hub|hugging[_-]?face|auth|access|bearer|api|secret|refresh|session|github|gh|gitlab|wandb|modelscope|ms|ray)[_-]token )
       | (?<=--)token )
 """
-_IS_SECRET = re.compile(_NAME.replace("(?<=--)token", "token"), re.IGNORECASE | re.VERBOSE)
+_IS_SECRET = lazy_re.compile(_NAME.replace("(?<=--)token", "token"), re.IGNORECASE | re.VERBOSE)
 
 # name=value, name: value, 'name': 'value', --name value, --name=value, ['--name', 'value']
-_ASSIGNED = re.compile(
+_ASSIGNED = lazy_re.compile(
     rf"""
     (?P<head>
         (?<![A-Za-z0-9_-]) (?P<dashes>--)? {_NAME} (?![A-Za-z0-9_-])
@@ -34,7 +36,7 @@ _ASSIGNED = re.compile(
 )
 
 # Values that give themselves away wherever they stand.
-_SHAPES = re.compile(
+_SHAPES = lazy_re.compile(
     r"""
     (?P<keep> \bbearer\s+ | :// [^\s/:@'"]+ : ) (?P<value> (?!\*\*\*) (?: (?<=:) [^\s/@'"]+ (?=@) | (?<=\s) [A-Za-z0-9._~+/=-]{6,} ) )
   | (?<![A-Za-z0-9_-]) (?:
@@ -45,6 +47,11 @@ _SHAPES = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+# Text without any of these holds nothing for the expressions above, which take milliseconds to compile and longer to fail.
+_HINTS = (
+    "apikey", "_key", "-key", "secret", "passw", "passphrase", "credential", "_token", "-token",
+    "bearer", "://", "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "nvapi-", "akia", "eyj",
+)  # fmt: skip
 _HARMLESS = frozenset({"", "none", "null", "nil", "true", "false", "optional", "str", "str | none", "-"})
 
 
@@ -55,6 +62,11 @@ def is_secret(name: str) -> bool:
 
 def mask(text: str) -> str:
     """The text with every API key, token and password replaced by ``***``; names, quotes and everything else stay."""
+    folded = text.casefold()
+    return _masked(text) if any(hint in folded for hint in _HINTS) else text
+
+
+def _masked(text: str) -> str:
     return _SHAPES.sub(lambda m: f"{m['keep'] or ''}{MASK}", _ASSIGNED.sub(_without_value, text))
 
 

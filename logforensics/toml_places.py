@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from logforensics import lazy_re
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-_AT_LINE = re.compile(r"\(at line (\d+), column (\d+)\)")
+_AT_LINE = lazy_re.compile(r"\(at line (\d+), column (\d+)\)")
 
 
 def read_tables(path: Path, name: str, refuse: Callable[[str], Exception]) -> list[tuple[int, dict[str, Any]]]:

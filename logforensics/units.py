@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from logforensics import lazy_re
 from logforensics.errors import SizeError
 
 GB = 10**9
@@ -11,7 +10,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 
 _FACTORS = {"": GB, "b": 1, "kb": 10**3, "kib": 1 << 10, "mb": 10**6, "mib": MIB, "gb": GB, "gib": GIB, "tb": 10**12, "tib": 1 << 40}
-_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_SIZE = lazy_re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_size(text: str) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logforensics.secrets import is_secret, mask
+from logforensics.secrets import _masked, is_secret, mask
 
 
 @pytest.mark.parametrize(
@@ -88,3 +89,16 @@ def test_hostile_text_takes_no_time(text: str) -> None:
     start = time.process_time()
     mask(text)
     assert time.process_time() - start < 2
+
+
+_PIECES = (
+    "api", "key", "\u212aEY", "access", "private", "encryption", "watermark", "hf", "hub", "hugging", "face", "auth", "secret", "\u017fecret",
+    "pass", "word", "wd", "phrase", "credential", "s", "token", "bearer ", "://", "u:p@h", "sk-1", "ghp_", "github_pat_", "glpat-", "xoxb-",
+    "nvapi-", "AKIA", "eyJ", ".", "A1b2C3d4E5f6G7h8", "=", ": ", "'", '"', "--", "-", "_", " ", ",", "\\",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=12), st.sampled_from([str, str.upper, str.title]))
+def test_no_text_is_passed_over_that_would_be_masked(pieces: list[str], case: Callable[[str], str]) -> None:
+    text = case("".join(pieces))
+    assert mask(text) == _masked(text)

@@ -1,13 +1,13 @@
 """``logforensics watch LOG``: follow a server while it starts and serves."""
 
 # No `from __future__ import annotations`: typer reads these annotations when the program runs.
-import re
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logforensics import lazy_re
 from logforensics.cli import options
 from logforensics.cli.options import FailOn
 
@@ -22,7 +22,7 @@ EPILOG = options.examples(
     "kubectl logs -f sglang-0 | logforensics watch - --format json",
 )
 
-_DURATION = re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)m(?:in)?)?(?:([0-9]+(?:\.[0-9]+)?)s?)?")
+_DURATION = lazy_re.compile(r"(?:([0-9]+)h)?(?:([0-9]+)m(?:in)?)?(?:([0-9]+(?:\.[0-9]+)?)s?)?")
 
 
 class Until(str, Enum):

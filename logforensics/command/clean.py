@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from logforensics import lazy_re
+
 # A character that a shell does not understand, what is meant by it, and how to name it.
 _TYPOGRAPHY = {
     "\u00a0": (" ", "a non-breaking space"),
@@ -16,19 +18,19 @@ _TYPOGRAPHY = {
     "\u201d": ('"', "a typographic quote"),
 }
 _TABLE = str.maketrans({char: meant for char, (meant, _) in _TYPOGRAPHY.items()} | {"\ufeff": "", "\r": "", "\u2028": "\n", "\u2029": "\n"})
-_LONG_DASH = re.compile(r"(?<![^\s'\"])[\u2013\u2014](?=[a-z])")
-_PROMPT = re.compile(
+_LONG_DASH = lazy_re.compile(r"(?<![^\s'\"])[\u2013\u2014](?=[a-z])")
+_PROMPT = lazy_re.compile(
     r"""^ (?<! \\\n ) [ \t]*                                            # not on a continued line
     (?: \([^()\s]+\) [ \t]* )*                                        # (venv)
     (?: (?! - ) [^\s'"=]*[\w~\])/] [$#%>] | [$%❯➜] | \S+ [ \t]+ ➜ | In\ \[\d+\]: )   # user@host:/dir$, $, Singularity>, sgl ➜
     [ \t]+ (?= \S )""",
     re.MULTILINE | re.VERBOSE,
 )
-_NOTEBOOK = re.compile(r"^[ \t]*!(?=[\w./~])", re.MULTILINE)
-_COMMENT = re.compile(r"^[ \t]*#+[ \t]+", re.MULTILINE)
-_COMMENT_LINE = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
-_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*\n(.*?)^[ \t]*(?:```|~~~)", re.MULTILINE | re.DOTALL)
-_INLINE = re.compile(r"`([^`\n]{10,4000})`")
+_NOTEBOOK = lazy_re.compile(r"^[ \t]*!(?=[\w./~])", re.MULTILINE)
+_COMMENT = lazy_re.compile(r"^[ \t]*#+[ \t]+", re.MULTILINE)
+_COMMENT_LINE = lazy_re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
+_FENCE = lazy_re.compile(r"^[ \t]*(?:```|~~~)[^\n]*\n(.*?)^[ \t]*(?:```|~~~)", re.MULTILINE | re.DOTALL)
+_INLINE = lazy_re.compile(r"`([^`\n]{10,4000})`")
 _AROUND = " \t\n*`"  # markdown
 
 

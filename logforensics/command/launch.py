@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.command.model import Invocation, Place, assignment
 from logforensics.errors import SizeError
 from logforensics.units import GIB, parse_size
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 _MODULES = frozenset(
     {"sglang.launch_server", "sglang.srt.server", "sglang_router.launch_server", "dynamo.sglang", "sglang.launch_server_http"}
 )
-_SCRIPT = re.compile(r"(?:^|.*/)sglang/(?:srt/server|launch_server)\.py|(?:.*/)?launch_server\.py")
-LAUNCH_INSIDE = re.compile(r"sglang\.launch_server|sglang\.srt\.server|sglang\s+serve\b|dynamo\.sglang|sglang/launch_server\.py")
+_SCRIPT = lazy_re.compile(r"(?:^|.*/)sglang/(?:srt/server|launch_server)\.py|(?:.*/)?launch_server\.py")
+LAUNCH_INSIDE = lazy_re.compile(r"sglang\.launch_server|sglang\.srt\.server|sglang\s+serve\b|dynamo\.sglang|sglang/launch_server\.py")
 _MEMORY_OPTIONS = frozenset({"--memory", "-m", "--mem"})
 _CONTAINER_RUNNERS = frozenset({"docker", "podman", "nerdctl"})
-_DEVICES = re.compile(r"device=([\w,-]+)")
+_DEVICES = lazy_re.compile(r"device=([\w,-]+)")
 _BINARY = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": GIB, "t": 1 << 40}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.command.launch import binary_size
 from logforensics.command.model import DEFAULT_PROGRAM, Invocation, Place
 from logforensics.command.shell import read_shell
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 _MAX_CHARS = 200_000
 _MAX_NODES = 50_000
 _MAX_DEPTH = 40
-_LOOKS_LIKE = re.compile(r"^[ \t]*(?:- )?[\w.\"'/-]{1,100}[ \t]*:(?:\s|$)|^[ \t]*[\[{]\s{0,100}[\"\[{]", re.MULTILINE)
-_TEMPLATE_LINE = re.compile(r"^[ \t]*\{\{-?\s*(?:if|else|end|with|range|define|include|template|/\*|toYaml).*$", re.MULTILINE)
-_TEMPLATE = re.compile(r"\{\{-?\s*([^{}]*?)\s*-?\}\}")
-_COMPOSE_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?:(:?[-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)")
+_LOOKS_LIKE = lazy_re.compile(r"^[ \t]*(?:- )?[\w.\"'/-]{1,100}[ \t]*:(?:\s|$)|^[ \t]*[\[{]\s{0,100}[\"\[{]", re.MULTILINE)
+_TEMPLATE_LINE = lazy_re.compile(r"^[ \t]*\{\{-?\s*(?:if|else|end|with|range|define|include|template|/\*|toYaml).*$", re.MULTILINE)
+_TEMPLATE = lazy_re.compile(r"\{\{-?\s*([^{}]*?)\s*-?\}\}")
+_COMPOSE_VARIABLE = lazy_re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?:(:?[-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)")
 _GPU_LIMITS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "huawei.com/Ascend910")
 _ROLES = ("aggregated", "prefill", "decode")
 _TRUE, _FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})

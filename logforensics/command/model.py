@@ -6,6 +6,7 @@ import re
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.records import record
 from logforensics.sglang.flags import nearest_release
 
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
 
 DEFAULT_PROGRAM = ("python", "-m", "sglang.launch_server")
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_IMAGE = re.compile(r"(?:docker://)?[\w./:-]{0,200}sglang\w{0,40}:(?P<tag>v?\d[\w.-]*)")
+_ASSIGNMENT = lazy_re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_IMAGE = lazy_re.compile(r"(?:docker://)?[\w./:-]{0,200}sglang\w{0,40}:(?P<tag>v?\d[\w.-]*)")
 
 # Exported variables that steer a run; MODEL=, PORT= and the like only serve the script that sets them.
-_RUN_TIME = re.compile(
+_RUN_TIME = lazy_re.compile(
     r"""(?: SGLANG | SGL | NCCL | RCCL | HCCL | GLOO | NVSHMEM | UCX | MC | MOONCAKE | CUDA | NVIDIA | HIP | ROCM | ROCR | HSA | GPU
           | ASCEND | PYTORCH | TORCH | TORCHINDUCTOR | TRITON | VLLM | AITER | FLASHINFER | DEEPEP | DG | HF | HUGGING | TRANSFORMERS
           | TOKENIZERS | OMP | MKL | KMP | PYTHON | DYN | RAY | LD )_\w+

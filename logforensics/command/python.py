@@ -10,6 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.command.launch import LAUNCH_INSIDE
 from logforensics.command.model import DEFAULT_PROGRAM, Invocation
 from logforensics.sglang.flags import find_flag, flag_by_field
@@ -17,7 +18,7 @@ from logforensics.sglang.flags import find_flag, flag_by_field
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_LOOKS_LIKE = re.compile(
+_LOOKS_LIKE = lazy_re.compile(
     r"\b(?:Engine|Runtime|ServerArgs|Popen|run|call|check_call|check_output|system|execute_shell_command)\s*\(|^[ \t]*import\s",
     re.MULTILINE,
 )
@@ -25,7 +26,7 @@ _ENGINES = frozenset({"Engine", "Runtime", "ServerArgs", "VerlEngine", "EngineBa
 _MAX_CHARS = 200_000
 _MAX_DEPTH = 30
 _MAX_TEXT = 20_000
-_DEEP = re.compile(r"[\[({]{60}|[-+~(\[{ ]{400}|(?:\bnot\s+){60}|(?:\blambda\b[^:\n]*:){60}")
+_DEEP = lazy_re.compile(r"[\[({]{60}|[-+~(\[{ ]{400}|(?:\bnot\s+){60}|(?:\blambda\b[^:\n]*:){60}")
 
 
 class Unknown:

@@ -7,6 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.command.launch import env_of_words
 from logforensics.diagnosis import CorrectedCommand, FlagChange
 from logforensics.findings import Action, Recommendation
@@ -33,7 +34,7 @@ def rewrite(command: LaunchCommand, recommendations: Sequence[Recommendation], r
 
 _SETTING = frozenset({Action.SET, Action.INCREASE, Action.DECREASE})
 
-_REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
+_REFERENCE = lazy_re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 
 # Two ways to say one thing: setting one takes the other away.
 _EITHER_OR: Mapping[str, str] = {"hicache_size": "hicache_ratio", "hicache_ratio": "hicache_size"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.command import arithmetic
 from logforensics.command.conditions import truth
 from logforensics.command.model import Invocation, assignment
@@ -26,7 +27,7 @@ _MAX_DEPTH = 8
 _MAX_PATTERN_TEXT = 2_000  # characters that ${NAME##pattern} is applied to
 _DECLARE = frozenset({"export", "declare", "typeset", "local", "readonly"})
 _SILENT = frozenset({":", "true", "set", "shopt", "trap", "ulimit", "cd", "umask", "alias", "wait", "sleep", "mkdir", "source", "."})
-_PARAMETER = re.compile(
+_PARAMETER = lazy_re.compile(
     r"""(?P<length>\#)? (?P<name>[A-Za-z_]\w*|[0-9@*\#?$!-]) (?:\[(?P<index>[^\]]*)\])?
         (?: (?P<op>:?[-=?+]|\#\#?|%%?|//?|\^\^?|,,?|:) (?P<rest>.*) )?""",
     re.DOTALL | re.VERBOSE,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from logforensics import lazy_re
 from logforensics.command.launch import binary_size
 from logforensics.command.model import Place
 
-_DIRECTIVE = re.compile(r"^#SBATCH\s+(--[\w-]+|-\w)(?:[= ]\s*(\S+))?", re.MULTILINE)
+_DIRECTIVE = lazy_re.compile(r"^#SBATCH\s+(--[\w-]+|-\w)(?:[= ]\s*(\S+))?", re.MULTILINE)
 _GPU_OPTIONS = ("--gpus-per-node", "--gres", "--gpus-per-task", "--gpus")
 
 

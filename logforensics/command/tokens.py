@@ -10,6 +10,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.records import record
 
 if TYPE_CHECKING:
@@ -89,12 +90,12 @@ class Condition:
 
 Token = Word | ArrayAssignment | Redirection | Operator | Condition
 
-_PLAIN = re.compile(r"[^\s\\'\"$`|&;<>()#\[]+")
-_NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
-_BLANK = re.compile(r"(?:[ \t]|\\\n)+")
-_REDIRECTION = re.compile(r"\d*(?:<<<|<<-|<<|<>|<&|<|>>|>\||>&|>)|&>>?")
-_OPERATOR = re.compile(r"&&|\|\||\|&|;;&?|[;&|()]|\n")
-_ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_PLAIN = lazy_re.compile(r"[^\s\\'\"$`|&;<>()#\[]+")
+_NAME = lazy_re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
+_BLANK = lazy_re.compile(r"(?:[ \t]|\\\n)+")
+_REDIRECTION = lazy_re.compile(r"\d*(?:<<<|<<-|<<|<>|<&|<|>>|>\||>&|>)|&>>?")
+_OPERATOR = lazy_re.compile(r"&&|\|\||\|&|;;&?|[;&|()]|\n")
+_ARRAY = lazy_re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b"}
 _MAX_NESTED = 64
 _EFFORT_PER_CHAR = 3
@@ -366,6 +367,6 @@ class _Scanner:
         return found.end() if found else None
 
 
-_DOUBLE = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_DOUBLE = lazy_re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKETED = (("$((", "))", Kind.ARITHMETIC, 1), ("$(", ")", Kind.COMMAND, 1), ("${", "}", Kind.VARIABLE, 1))
 _KEEPS_START = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time"})

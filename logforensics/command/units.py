@@ -7,17 +7,18 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.command.model import Invocation, Place, assignment
 from logforensics.command.shell import read_shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_UNIT = re.compile(r"^[ \t]*\[(?:Unit|Service|Install|program:[^\]\n]*)\][ \t]*$|^[ \t]*(?:ExecStart|command)[ \t]*=", re.MULTILINE)
-_CONTINUED = re.compile(r"\\\n[ \t]*")
+_UNIT = lazy_re.compile(r"^[ \t]*\[(?:Unit|Service|Install|program:[^\]\n]*)\][ \t]*$|^[ \t]*(?:ExecStart|command)[ \t]*=", re.MULTILINE)
+_CONTINUED = lazy_re.compile(r"\\\n[ \t]*")
 _EXEC_MARKS = "-@:+!|"
-_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
-_DOCKERFILE = re.compile(r"^[ \t]*FROM[ \t]+(\S+)", re.MULTILINE | re.IGNORECASE)
+_VARIABLE = lazy_re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
+_DOCKERFILE = lazy_re.compile(r"^[ \t]*FROM[ \t]+(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
 def read_unit(text: str, files: Mapping[str, str] | None = None) -> list[Invocation]:

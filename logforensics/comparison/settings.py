@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from logforensics import lazy_re
 from logforensics.comparison import stated
 from logforensics.comparison.model import Difference, Setting, Side
 from logforensics.rules import Case
@@ -15,7 +16,7 @@ from logforensics.secrets import is_secret, mask
 from logforensics.sglang import flags
 
 # Names, addresses and what is written about a run: they differ between any two starts and decide nothing.
-_INCIDENTAL = re.compile(
+_INCIDENTAL = lazy_re.compile(
     r"""
       (?:.*_)?(?:host|hostname|port|ports|addr|address|folder|seed) | random_seed | node_rank | base_gpu_id | .*api_key.* | served_model_name
     | tokenizer_path | download_dir | .*log_.* | log_.* | .*_log | .*metrics.* | bucket_.* | .*trace.* | ssl_.* | uvicorn_.* | show_time_cost

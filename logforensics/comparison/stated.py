@@ -5,16 +5,16 @@ They count only where the log lacks the line SGLang prints for the purpose.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
+from logforensics import lazy_re
 from logforensics.comparison.model import Measured, Setting
 from logforensics.run.model import Notice
 
 _NUMBER = r"(?P<value>\d+(?:\.\d+)?)"
 # what is printed -> the figure it is; the first that fits a line's piece counts
 _FIGURES = tuple(
-    (re.compile(expression.replace("N", _NUMBER)), key)
+    (lazy_re.compile(expression.replace("N", _NUMBER)), key)
     for expression, key in (
         (r"\bmax_total_num_tokens=N", "kv_tokens"),
         (r"\bmax_running_requests=N", "max_running_requests"),
@@ -30,9 +30,9 @@ _FIGURES = tuple(
     )
 )
 _SETTINGS = (
-    (re.compile(r"\bmem_fraction_static=(?P<value>0?\.\d+)"), "mem_fraction_static"),
-    (re.compile(r"\bswa_full_tokens_ratio=(?P<value>\d*\.\d+)"), "swa_full_tokens_ratio"),
-    (re.compile(r"\bSWA sizing: mode=(?P<value>[a-z]+)"), "swa_sizing"),
+    (lazy_re.compile(r"\bmem_fraction_static=(?P<value>0?\.\d+)"), "mem_fraction_static"),
+    (lazy_re.compile(r"\bswa_full_tokens_ratio=(?P<value>\d*\.\d+)"), "swa_full_tokens_ratio"),
+    (lazy_re.compile(r"\bSWA sizing: mode=(?P<value>[a-z]+)"), "swa_sizing"),
 )
 _SHORT = 400
 

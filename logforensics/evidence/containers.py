@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from logforensics import lazy_re
 from logforensics.evidence.facts import ContainerEnd, Fact, PackageVersion, Size
 from logforensics.evidence.quantity import quantity_bytes
 
 # ---------------------------------------------------------------------------------------------------------------- docker inspect
 
-_DOCKER_FIELD = re.compile(r'^\s*"(?P<key>Memory|ShmSize|OOMKilled|ExitCode|Image)": (?P<value>[^\s].*?),?\s*$')
+_DOCKER_FIELD = lazy_re.compile(r'^\s*"(?P<key>Memory|ShmSize|OOMKilled|ExitCode|Image)": (?P<value>[^\s].*?),?\s*$')
 _DOCKER_SIZES = {"Memory": "memory_limit", "ShmSize": "shm_total"}
 
 
@@ -49,7 +50,7 @@ def _image_version(value: str) -> str | None:
 
 # ---------------------------------------------------------------------------------------------------------------- kubectl describe pod
 
-_KUBE_FIELD = re.compile(r"^(?P<indent>\s*)(?P<key>[\w./ -]{1,60}?):\s*(?P<value>.{0,300}?)\s*$")
+_KUBE_FIELD = lazy_re.compile(r"^(?P<indent>\s*)(?P<key>[\w./ -]{1,60}?):\s*(?P<value>.{0,300}?)\s*$")
 
 
 def is_kubectl_describe(text: str) -> bool:

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
+from logforensics import lazy_re
 from logforensics.evidence.facts import Fact, KernelKill, Size, Xid
 
 _KIB = 1 << 10
 _PAGE_BYTES = 4096
-_STAMP = re.compile(
+_STAMP = lazy_re.compile(
     r"""
     (?: <\d{1,3}> )?                                                                  # dmesg --raw: the priority
     (?: \[ \s* (?P<uptime> \d{1,9}\.\d{1,6} ) \s* \]                                  # seconds since the boot
@@ -21,17 +22,17 @@ _STAMP = re.compile(
     """,
     re.VERBOSE,
 )
-_WORDS = re.compile(
+_WORDS = lazy_re.compile(
     r"\boom\b|oom[-_]|Killed process|NVRM|\bXid\b|Linux version|Mem-Info|Call Trace|cgroup|nvidia|\bpcie?\b|\beth\d|docker|systemd|audit|BIOS"
     r"|kernel:|\bCPU|swapper|segfault|mlx5|EXT4|XFS|usb",
     re.IGNORECASE,
 )
-_KILLED = re.compile(r"Killed process (?P<pid>\d{1,10}),? \((?P<victim>[^)]{1,64})\)")
-_CONSTRAINT = re.compile(r"oom-kill:constraint=(?P<constraint>\w{1,40})")
-_REAPED = re.compile(r"oom_reaper: reaped process (?P<pid>\d{1,10}) \((?P<victim>[^)]{1,64})\)")
-_XID = re.compile(r"NVRM: Xid \((?P<bus>[^)]{1,60})\): (?P<code>\d{1,4})\b")
-_LIMIT = re.compile(r"memory: usage \d{1,15}kB, limit (?P<kib>\d{1,15})kB")
-_PAGES = re.compile(r"(?P<pages>\d{1,15}) pages RAM\b")
+_KILLED = lazy_re.compile(r"Killed process (?P<pid>\d{1,10}),? \((?P<victim>[^)]{1,64})\)")
+_CONSTRAINT = lazy_re.compile(r"oom-kill:constraint=(?P<constraint>\w{1,40})")
+_REAPED = lazy_re.compile(r"oom_reaper: reaped process (?P<pid>\d{1,10}) \((?P<victim>[^)]{1,64})\)")
+_XID = lazy_re.compile(r"NVRM: Xid \((?P<bus>[^)]{1,60})\): (?P<code>\d{1,4})\b")
+_LIMIT = lazy_re.compile(r"memory: usage \d{1,15}kB, limit (?P<kib>\d{1,15})kB")
+_PAGES = lazy_re.compile(r"(?P<pages>\d{1,15}) pages RAM\b")
 _MOST_LIMIT_KIB = 1 << 50  # what the kernel prints where there is no limit is larger
 _EVENT_CHARS = 600
 

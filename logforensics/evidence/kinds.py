@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from logforensics import lazy_re
 from logforensics.evidence import containers, kernel, memory, nvidia, programs
 from logforensics.evidence.facts import Fact
 from logforensics.records import record
 
 _LINES = 300  # non-empty lines that decide about a kernel or NCCL log
 # What only a server's log has. A text that holds it is a log, whatever else was pasted into it.
-_OF_A_LOG = re.compile(
+_OF_A_LOG = lazy_re.compile(
     r"server_args=|Decode batch|Prefill batch|Traceback \(most recent call last\)|Load weight begin|The server is fired up"
     r"|^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?!.{0,200}NCCL (?:INFO|WARN))[^\]]{0,60}\]",
     re.MULTILINE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from logforensics import lazy_re
 from logforensics.evidence.facts import Fact, Size
 
 _KIB = 1 << 10
@@ -12,9 +13,9 @@ _MOST_BYTES = 1 << 60  # larger figures mean that there is no limit
 
 # ---------------------------------------------------------------------------------------------------------------- free
 
-_FREE_HEADER = re.compile(r"^[ \t]+total[ \t]+used[ \t]+free\b", re.MULTILINE)
-_FREE_ROW = re.compile(r"^Mem:\s+(?P<cells>\S.*)$")
-_CELL = re.compile(r"^(?P<number>\d{1,20}(?:[.,]\d{1,3})?)(?P<unit>[BKMGTP]?)(?P<binary>i?)B?$", re.IGNORECASE)
+_FREE_HEADER = lazy_re.compile(r"^[ \t]+total[ \t]+used[ \t]+free\b", re.MULTILINE)
+_FREE_ROW = lazy_re.compile(r"^Mem:\s+(?P<cells>\S.*)$")
+_CELL = lazy_re.compile(r"^(?P<number>\d{1,20}(?:[.,]\d{1,3})?)(?P<unit>[BKMGTP]?)(?P<binary>i?)B?$", re.IGNORECASE)
 _POWERS = {"B": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
@@ -67,7 +68,7 @@ def _free_bytes(cell: str, scale: int) -> int | None:
 
 # ---------------------------------------------------------------------------------------------------------------- /proc/meminfo
 
-_MEMINFO = re.compile(r"^(?P<name>MemTotal|MemAvailable):\s+(?P<kib>\d{1,15}) kB")
+_MEMINFO = lazy_re.compile(r"^(?P<name>MemTotal|MemAvailable):\s+(?P<kib>\d{1,15}) kB")
 _MEMINFO_NAMES = {"MemTotal": "host_total", "MemAvailable": "host_available"}
 
 
@@ -84,7 +85,7 @@ def read_meminfo(text: str) -> tuple[Fact, ...]:
 
 # ---------------------------------------------------------------------------------------------------------------- control groups
 
-_CGROUP = re.compile(r"^(?:\S{1,300}/)?(?P<name>memory\.(?:max|limit_in_bytes))[:= ]\s*(?P<value>\d{1,20}|max)\s*$")
+_CGROUP = lazy_re.compile(r"^(?:\S{1,300}/)?(?P<name>memory\.(?:max|limit_in_bytes))[:= ]\s*(?P<value>\d{1,20}|max)\s*$")
 
 
 def is_cgroup(text: str) -> bool:
@@ -104,8 +105,8 @@ def read_cgroup(text: str) -> tuple[Fact, ...]:
 
 # ---------------------------------------------------------------------------------------------------------------- limits of a process
 
-_ULIMIT = re.compile(r"^max locked memory\s+\((?P<unit>k?bytes), -l\)\s+(?P<value>\d{1,20}|unlimited)\s*$")
-_PROC_LIMITS = re.compile(r"^Max locked memory\s+(?P<value>\d{1,20}|unlimited)\s+\S+\s+bytes")
+_ULIMIT = lazy_re.compile(r"^max locked memory\s+\((?P<unit>k?bytes), -l\)\s+(?P<value>\d{1,20}|unlimited)\s*$")
+_PROC_LIMITS = lazy_re.compile(r"^Max locked memory\s+(?P<value>\d{1,20}|unlimited)\s+\S+\s+bytes")
 
 
 def is_limits(text: str) -> bool:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from logforensics import lazy_re
 from logforensics.evidence.facts import Fact, Gpu, GpuLink, GpuLoad, GpuProcess, PackageVersion
 
 # ---------------------------------------------------------------------------------------------------------------- the table
 
-_DRIVER = re.compile(r"Driver Version\s*:\s+(?P<version>\d[\d.]{2,20})")
-_TABLE_GPU = re.compile(r"^\|\s+(?P<index>\d{1,3})\s+(?P<name>\S.{0,60}?)(?:\s{2,}| )(?:On|Off|N/A)\s*\|")
-_TABLE_MEMORY = re.compile(r"\|\s*(?P<used>\d{1,8})MiB\s*/\s*(?P<total>\d{1,8})MiB\s*\|")
-_TABLE_PROCESS = re.compile(
+_DRIVER = lazy_re.compile(r"Driver Version\s*:\s+(?P<version>\d[\d.]{2,20})")
+_TABLE_GPU = lazy_re.compile(r"^\|\s+(?P<index>\d{1,3})\s+(?P<name>\S.{0,60}?)(?:\s{2,}| )(?:On|Off|N/A)\s*\|")
+_TABLE_MEMORY = lazy_re.compile(r"\|\s*(?P<used>\d{1,8})MiB\s*/\s*(?P<total>\d{1,8})MiB\s*\|")
+_TABLE_PROCESS = lazy_re.compile(
     r"^\|\s+(?P<gpu>\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+(?:N/A|\d{1,3})\s+)?(?P<pid>\d{1,10})\s+(?:C\+G|C|G|M\+C)\s+(?P<name>\S.{0,200}?)\s+(?P<used>\d{1,8})MiB\s*\|"
 )
 
@@ -49,7 +50,7 @@ def _driver(number: int, line: str) -> Iterator[PackageVersion]:
 
 # ---------------------------------------------------------------------------------------------------------------- nvidia-smi -q
 
-_KEY = re.compile(r"^(?P<indent>\s*)(?P<key>[A-Za-z][\w ./()-]{0,60}?)\s*(?::\s*(?P<value>.{0,200}))?$")
+_KEY = lazy_re.compile(r"^(?P<indent>\s*)(?P<key>[A-Za-z][\w ./()-]{0,60}?)\s*(?::\s*(?P<value>.{0,200}))?$")
 
 
 def is_query(text: str) -> bool:
@@ -184,9 +185,9 @@ def read_dmon(text: str) -> tuple[Fact, ...]:
 
 # ---------------------------------------------------------------------------------------------------------------- topo
 
-_TOPO_HEADER = re.compile(r"^\s+(?:\x1b\[\d+m)?GPU0\b")
-_TOPO_ROW = re.compile(r"^GPU(?P<gpu>\d{1,3})\s+(?P<cells>\S.*)$")
-_LINK = re.compile(r"^(?:NV\d{1,2}|PIX|PXB|PHB|NODE|SYS)$")
+_TOPO_HEADER = lazy_re.compile(r"^\s+(?:\x1b\[\d+m)?GPU0\b")
+_TOPO_ROW = lazy_re.compile(r"^GPU(?P<gpu>\d{1,3})\s+(?P<cells>\S.*)$")
+_LINK = lazy_re.compile(r"^(?:NV\d{1,2}|PIX|PXB|PHB|NODE|SYS)$")
 
 
 def is_topo(text: str) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from logforensics import lazy_re
 from logforensics.evidence.facts import Fact, Figure, NcclWarning, PackageVersion, ThreadStack
 
 # ---------------------------------------------------------------------------------------------------------------- py-spy dump
 
-_PROCESS = re.compile(r"^Process (?P<pid>\d{1,10}): (?P<name>.{0,300})$")
-_THREAD = re.compile(r"^Thread (?:0x)?[0-9A-Fa-f]{1,20} \((?P<state>[^)]{1,40})\)(?:: \"(?P<name>[^\"]{0,100})\")?")
-_FRAME = re.compile(r"^ {2,8}(?P<frame>\S.{0,300}\))\s*$")
+_PROCESS = lazy_re.compile(r"^Process (?P<pid>\d{1,10}): (?P<name>.{0,300})$")
+_THREAD = lazy_re.compile(r"^Thread (?:0x)?[0-9A-Fa-f]{1,20} \((?P<state>[^)]{1,40})\)(?:: \"(?P<name>[^\"]{0,100})\")?")
+_FRAME = lazy_re.compile(r"^ {2,8}(?P<frame>\S.{0,300}\))\s*$")
 _MOST_FRAMES = 64
 
 
@@ -47,9 +48,9 @@ def _stacks(lines: list[str]) -> Iterator[Fact]:
 
 # ---------------------------------------------------------------------------------------------------------------- NCCL
 
-_NCCL_LINE = re.compile(r"\bNCCL (?:INFO|WARN|TRACE|VERSION)\b|^NCCL version ")
-_NCCL_WARN = re.compile(r"NCCL WARN (?P<text>.{1,400})")
-_NCCL_VERSION = re.compile(r"\bNCCL version (?P<version>\d[\w.+-]{1,40})")
+_NCCL_LINE = lazy_re.compile(r"\bNCCL (?:INFO|WARN|TRACE|VERSION)\b|^NCCL version ")
+_NCCL_WARN = lazy_re.compile(r"NCCL WARN (?P<text>.{1,400})")
+_NCCL_VERSION = lazy_re.compile(r"\bNCCL version (?P<version>\d[\w.+-]{1,40})")
 
 
 def is_nccl_log(lines: list[str]) -> bool:
@@ -70,7 +71,7 @@ def read_nccl_log(text: str) -> tuple[Fact, ...]:
 
 # ---------------------------------------------------------------------------------------------------------------- bench_serving
 
-_FIGURE = re.compile(r"^(?P<name>[A-Z][A-Za-z0-9 /%()._-]{2,60}):\s+(?P<value>\d{1,12}(?:\.\d{1,6})?)\s*$")
+_FIGURE = lazy_re.compile(r"^(?P<name>[A-Z][A-Za-z0-9 /%()._-]{2,60}):\s+(?P<value>\d{1,12}(?:\.\d{1,6})?)\s*$")
 
 
 def is_bench(text: str) -> bool:
@@ -94,7 +95,7 @@ def read_bench(text: str) -> tuple[Fact, ...]:
 # ---------------------------------------------------------------------------------------------------------------- versions
 
 VERSIONS_HEADER = "# versions on the server's machine"
-_VERSION = re.compile(r"^(?P<package>[\w.-]{1,60}(?: \w{1,20})?) (?P<version>\d[\w.+-]{0,60})\s*$")
+_VERSION = lazy_re.compile(r"^(?P<package>[\w.-]{1,60}(?: \w{1,20})?) (?P<version>\d[\w.+-]{0,60})\s*$")
 
 
 def is_versions(text: str) -> bool:

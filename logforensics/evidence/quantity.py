@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from logforensics import lazy_re
 
-_QUANTITY = re.compile(r"^(?P<number>\d{1,18}(?:\.\d{1,6})?)(?P<unit>(?:[KMGTPE]i|[kKMGTPE])?)$")
+_QUANTITY = lazy_re.compile(r"^(?P<number>\d{1,18}(?:\.\d{1,6})?)(?P<unit>(?:[KMGTPE]i|[kKMGTPE])?)$")
 _PREFIXES = "KMGTPE"
 
 

@@ -6,14 +6,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from logforensics import lazy_re
 from logforensics.parsing import packs
 from logforensics.parsing.patterns import Pattern
 from logforensics.schema import FRAMES
 
 _PREFIX = r"^\[(?<timestamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?<ranks>(?: [^\]\[ ]{1,60})*)\] "
-_STAMPED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_STAMPED = lazy_re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _NUMBER = r"-?\d+(?:\.\d+)?"
-_GROUP = re.compile(r"\(\?P<(\w+)>")
+_GROUP = lazy_re.compile(r"\(\?P<(\w+)>")
 _FRAMES = ("memory", "kv_pool", "capacity", "host_pool", "host_guard", "retractions")
 _KINDS = {"Int32": "integer", "Int64": "integer", "UInt64": "integer", "Float64": "float", "String": "string", "Boolean": "string"}
 _SAMPLES = {

@@ -8,11 +8,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from logforensics import lazy_re
 from logforensics.records import record
 
-_COUNT = re.compile(r"^\s*[0-9]+\s*[x×*]\s*(?=[A-Za-z])")  # 8x H100
-_GLUED = re.compile(r"\b(rtx|gtx)(?=[0-9])", re.IGNORECASE)  # RTX3090
-_WORDS = re.compile(r"[a-z]+[0-9]+[a-z]*|[a-z]+|[0-9]+[a-z]*")
+_COUNT = lazy_re.compile(r"^\s*[0-9]+\s*[x×*]\s*(?=[A-Za-z])")  # 8x H100
+_GLUED = lazy_re.compile(r"\b(rtx|gtx)(?=[0-9])", re.IGNORECASE)  # RTX3090
+_WORDS = lazy_re.compile(r"[a-z]+[0-9]+[a-z]*|[a-z]+|[0-9]+[a-z]*")
 _NOISE = frozenset({"nvidia", "geforce", "amd", "instinct", "tesla", "intel", "radeon", "graphics", "gpu", "x", "the", "generation"})
 _MEMORY_TOLERANCE = 0.005  # drivers round differently; two sizes of cards differ by more
 

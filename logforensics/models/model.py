@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from logforensics import lazy_re
 from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Layout = Literal["heads", "latent", "compressed", "unknown"]
-_MULTIMODAL = re.compile(r"ForConditionalGeneration|VL|Llava|MiniCPM[VO]|MiniCPMV2_6|Phi4MM|Vision")
+_MULTIMODAL = lazy_re.compile(r"ForConditionalGeneration|VL|Llava|MiniCPM[VO]|MiniCPMV2_6|Phi4MM|Vision")
 
 
 @record(frozen=True)

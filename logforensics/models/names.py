@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from logforensics import lazy_re
+
 # Words that a quantised, converted or dated copy adds to a name without changing the shape of the model.
-_DECORATION = re.compile(
+_DECORATION = lazy_re.compile(
     r"""
     (?: w[48]a(?:4|8|16) | fp[48] | nvfp4 | mxfp[48] | int[48] | bf16 | fp16 | bnb | [48]bit  # number formats
       | awq | gptq | gguf | ggml | marlin | exl[23] | autoround | modelopt | quantized | quant | ct  # quantisers
@@ -17,8 +19,8 @@ _DECORATION = re.compile(
     )""",
     re.VERBOSE,
 )
-_HUB_FOLDER = re.compile(r"models--(.+)")  # how the hub's cache names a repository: models--org--name
-_SEPARATORS = re.compile(r"[^a-z0-9.]+")
+_HUB_FOLDER = lazy_re.compile(r"models--(.+)")  # how the hub's cache names a repository: models--org--name
+_SEPARATORS = lazy_re.compile(r"[^a-z0-9.]+")
 
 
 def key(name: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logforensics import lazy_re
 from logforensics.parsing import packs
 from logforensics.parsing.prefix import ranks_of
 from logforensics.records import record
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 KINDS = ("prefill", "decode")
 MARKS = (" batch, #", " batch. #", " batch [", " batch(mixed #")
 WORDS = {"prefill": "Prefill batch", "decode": "Decode batch"}
-HEAD = re.compile(r"(?P<kind>Prefill|Decode) batch(?:\((?P<mixed>mixed #running-req: \d+)\))?(?: \[(?P<iteration>\d+)\])?[.,] (?=#)")
-_STAMP = re.compile(r"\[((?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(\.\d{3})?)(?=[ \]])")
-_TAIL = re.compile(r"(?: [A-Z_]{2,8}\d+)*\] (?:Decode|Prefill) batch(?: \[)?")
-_LABEL = re.compile(r"(?:mixed )?#?[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
-_WHOLE_VALUE = re.compile(r": (?:True|False|-?\d+\.\d\d%?)$")
+HEAD = lazy_re.compile(r"(?P<kind>Prefill|Decode) batch(?:\((?P<mixed>mixed #running-req: \d+)\))?(?: \[(?P<iteration>\d+)\])?[.,] (?=#)")
+_STAMP = lazy_re.compile(r"\[((?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(\.\d{3})?)(?=[ \]])")
+_TAIL = lazy_re.compile(r"(?: [A-Z_]{2,8}\d+)*\] (?:Decode|Prefill) batch(?: \[)?")
+_LABEL = lazy_re.compile(r"(?:mixed )?#?[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
+_WHOLE_VALUE = lazy_re.compile(r": (?:True|False|-?\d+\.\d\d%?)$")
 _EXTRA_VALUE = r"[^ ,\[\]](?:[^,\[\]]{0,38}[^ ,\[\]])?"  # what an unknown label may have: a number, a word or a few
-_UNKNOWN_VALUE = re.compile(_EXTRA_VALUE + r"(?: \[[-\d., ]+\])?")
-_OUTSIDE_BRACKETS = re.compile(r", (?![^\[]*\])")
+_UNKNOWN_VALUE = lazy_re.compile(_EXTRA_VALUE + r"(?: \[[-\d., ]+\])?")
+_OUTSIDE_BRACKETS = lazy_re.compile(r", (?![^\[]*\])")
 _MAX_SHAPES = 24
 _BOOLEANS = {"True": True, "False": False}
 

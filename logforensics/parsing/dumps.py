@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
+
+from logforensics import lazy_re
 
 if TYPE_CHECKING:
     from logforensics.parsing.prefix import Prefix
 
-_HEAD = re.compile(r"Pyspy dump for PID \d+")
-_BODY = re.compile(r"\s*$|Process \d+: |Python v\d|Thread |\s+.+\(.+:\d+\)|\s+(?:Arguments|Locals):|\s{4,}")
+_HEAD = lazy_re.compile(r"Pyspy dump for PID \d+")
+_BODY = lazy_re.compile(r"\s*$|Process \d+: |Python v\d|Thread |\s+.+\(.+:\d+\)|\s+(?:Arguments|Locals):|\s{4,}")
 _MAX_CHARS = 4000  # a dump is longer than any other notice, and the stack is what it is for
 
 

@@ -12,6 +12,7 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.parsing import batch, pieces, progress, tracebacks
 from logforensics.parsing.bulk import LEVELS
 from logforensics.parsing.dumps import Dump
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 
 Row = tuple[int, datetime | None, Ranks, dict[str, Any]]  # line, time, ranks, the frame's own columns
 
-_LEVEL = re.compile(r"\b(CRITICAL|FATAL|ERROR|WARNING|WARN|INFO|DEBUG)\b|(\w*Warning):")
-_LOGGER = re.compile(r"(?:WARNING|ERROR|INFO|DEBUG):([\w.]+):|\b(\w+\.py:\d+)[\]:]")
+_LEVEL = lazy_re.compile(r"\b(CRITICAL|FATAL|ERROR|WARNING|WARN|INFO|DEBUG)\b|(\w*Warning):")
+_LOGGER = lazy_re.compile(r"(?:WARNING|ERROR|INFO|DEBUG):([\w.]+):|\b(\w+\.py:\d+)[\]:]")
 _REQUESTS = ("Receive: ", "Receive OpenAI: ", "Finish: ")
-_JSON = re.compile(r"\s*\{\"")
+_JSON = lazy_re.compile(r"\s*\{\"")
 # what loggers other than SGLang's put before a message: INFO 4242 [scheduler.py:12] …
-_OTHER_LOGGERS = re.compile(r"(?:(?:DEBUG|INFO|WARNING|ERROR)[: ]+|\[?[\w./]{1,80}:\d{1,6}\]?[: ]+|\d{1,8} |[\w.]{1,60} - |- )*")
+_OTHER_LOGGERS = lazy_re.compile(r"(?:(?:DEBUG|INFO|WARNING|ERROR)[: ]+|\[?[\w./]{1,80}:\d{1,6}\]?[: ]+|\d{1,8} |[\w.]{1,60} - |- )*")
 _BATCH_REMAINS = ("#queue-req: ", "#running-req: ", "gen throughput (token/s): ", "#cached-token: ", "token usage: ")
 _SGLANG_ALONE = frozenset(
     {"launches", "memory", "kv_pool", "capacity", "host_pool", "host_guard", "retractions", "ready", "watchdog", "overrides"}
 )
 _STAMPED_FRAMES = frozenset({"memory", "kv_pool", "capacity", "host_pool", "retractions"})
-_WHOLE_END = re.compile(r"(?:\d ?GB\.?|\d m?s\.?|[)\]!%]|[a-z]{3}\.)\s*$")
+_WHOLE_END = lazy_re.compile(r"(?:\d ?GB\.?|\d m?s\.?|[)\]!%]|[a-z]{3}\.)\s*$")
 
 
 @record(frozen=True)

@@ -8,15 +8,16 @@ from dataclasses import field
 from functools import cache
 from typing import Any
 
+from logforensics import lazy_re
 from logforensics.records import record
 from logforensics.schema import FRAMES
 
 KEY = 4  # letters by which heads are grouped; no head is shorter
 INTEGERS = frozenset({"Int32", "Int64", "UInt64", "UInt16", "UInt32"})
-_LOGGED = re.compile(
+_LOGGED = lazy_re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR)[: ]\S{1,60}\.py:\d{1,6}: |(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:"
 )  # other loggers' heads
-_NUMBER = re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)(?=$|[ ,;:)\]%]|\.(?:[ ,]|$)|[GM]i?B|m?s\b)")
+_NUMBER = lazy_re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)(?=$|[ ,;:)\]%]|\.(?:[ ,]|$)|[GM]i?B|m?s\b)")
 
 
 class CutRecord(Exception):  # noqa: N818 - control flow between pattern and reader, never seen outside this room

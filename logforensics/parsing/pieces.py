@@ -6,30 +6,30 @@ a record.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SEGMENTS = re.compile(r"[\r\n]+")  # a JSON envelope may hold several lines
+_SEGMENTS = lazy_re.compile(r"[\r\n]+")  # a JSON envelope may hold several lines
 # a record that begins in the middle of a line: only SGLang's dated bracket and uvicorn's address are distinctive enough
-_EMBEDDED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]\[\n]{0,120}\] |INFO:     [\da-f.:\[\]]{3,45} - \"")
-_STAMPED = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [^\]\[]{1,120})?\] (?=INFO:     )")
-_REQUEST = re.compile(r"(?:\[[^\]]{8,140}\] )?(?:Receive|Finish)(?: OpenAI)?: |(?:\[[^\]]{8,140}\] )?\s*\{\"")
-_STRING = re.compile(r"'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\"")
+_EMBEDDED = lazy_re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]\[\n]{0,120}\] |INFO:     [\da-f.:\[\]]{3,45} - \"")
+_STAMPED = lazy_re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?(?: [^\]\[]{1,120})?\] (?=INFO:     )")
+_REQUEST = lazy_re.compile(r"(?:\[[^\]]{8,140}\] )?(?:Receive|Finish)(?: OpenAI)?: |(?:\[[^\]]{8,140}\] )?\s*\{\"")
+_STRING = lazy_re.compile(r"'[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\"")
 _BEFORE = 80  # characters that tell a quotation from a torn record
-_QUOTE = re.compile(r"['\"]")
-_INTRODUCES = re.compile(r"[\"'`|>=:(]\s*$")
-_TORN_AT_LABEL = re.compile(
+_QUOTE = lazy_re.compile(r"['\"]")
+_INTRODUCES = lazy_re.compile(r"[\"'`|>=:(]\s*$")
+_TORN_AT_LABEL = lazy_re.compile(
     r"(?:#[\w -]+|usage|mem|size|tokens|elapsed|\(token/s\)|graph|accept \w+)[:=] ?$|^INFO:[ \d.:]*$|^\[[-\d: A-Z]*$|HTTP/1\.1\" ?$| - \"$"
 )
-_BEGINS = re.compile(
+_BEGINS = lazy_re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|Loading |Multi-thread |Capturing |Capture |INFO:|WARNING|ERROR|Traceback|\s*\d{1,3}%|\{"
 )
-_BAR = re.compile(r"\d{1,3}%\s*(?:Completed )?\|")
+_BAR = lazy_re.compile(r"\d{1,3}%\s*(?:Completed )?\|")
 
 
 @record(frozen=True)

@@ -11,16 +11,18 @@ from datetime import datetime
 from functools import lru_cache
 from typing import NamedTuple
 
+from logforensics import lazy_re
+
 STAMP = r"(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?"
 # a tag is a name with a number, also one that a later release may add, the role of an encoder, or a member of an enum as forks print it;
 # anything else is damage
-HEAD = re.compile(
+HEAD = lazy_re.compile(
     rf"\[(?P<stamp>{STAMP})(?P<tags>(?: (?:[A-Z_]{{2,10}}\d{{1,5}}|[a-z][a-z_]{{3,30}}|[A-Z]\w{{1,40}}\.\w{{1,40}}))*)\](?: |$)", re.ASCII
 )
-_GPU_ID = re.compile(r"\[gpu_id=\d+\] ")
-_BARE_RANK = re.compile(r"\[(?:rank(?P<rank>\d+)|(?P<tags>(?:(?:DP|PP|TP|EP)\d+ ?)+))\]:? ?")
-_OUTER_STAMP = re.compile(r"(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)Z? (?:- )?(?P<level>[A-Z]{4,8})?:? *")
-_TAG = re.compile(r"\b(DP|PP|ATTN_CP|MOE_DP|TP|EP)(\d{1,5})\b")
+_GPU_ID = lazy_re.compile(r"\[gpu_id=\d+\] ")
+_BARE_RANK = lazy_re.compile(r"\[(?:rank(?P<rank>\d+)|(?P<tags>(?:(?:DP|PP|TP|EP)\d+ ?)+))\]:? ?")
+_OUTER_STAMP = lazy_re.compile(r"(?P<stamp>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)Z? (?:- )?(?P<level>[A-Z]{4,8})?:? *")
+_TAG = lazy_re.compile(r"\b(DP|PP|ATTN_CP|MOE_DP|TP|EP)(\d{1,5})\b")
 _TAG_COLUMN = {"DP": "dp", "PP": "pp", "TP": "tp", "EP": "ep"}
 NO_DATE = datetime(1970, 1, 1)
 

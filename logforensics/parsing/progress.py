@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-BAR = re.compile(
+from logforensics import lazy_re
+
+BAR = lazy_re.compile(
     r"(?P<kind>[A-Za-z][A-Za-z0-9 .,_-]{2,80}?):\s+(?P<percent>\d{1,3})% Completed \| (?P<done>\d+)/(?P<total>\d+) "
     r"\[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:?]+),\s*(?P<rate>[\d.]+|\?)(?P<unit>it/s|s/it)\]",
 )
-_TIME = re.compile(r"(?:(\d+):)?(\d{1,2}):(\d\d)")
+_TIME = lazy_re.compile(r"(?:(\d+):)?(\d{1,2}):(\d\d)")
 
 
 def seconds(clock: str) -> float | None:

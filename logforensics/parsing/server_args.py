@@ -11,11 +11,13 @@ import ast
 import re
 from typing import Any
 
-_HEAD = re.compile(r"server_args=(?:ServerArgs\(|(?P<dict>\{))")
-_NAME = re.compile(r"[A-Za-z_][\w.]*")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|inf|nan)")
-_STRING = re.compile(r"[bru]?'(?:[^'\\]|\\.)*'|[bru]?\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
-_ENUM = re.compile(r"<(?P<name>[\w.]+): (?P<value>'[^']*'|\"[^\"]*\"|-?\d+)>")
+from logforensics import lazy_re
+
+_HEAD = lazy_re.compile(r"server_args=(?:ServerArgs\(|(?P<dict>\{))")
+_NAME = lazy_re.compile(r"[A-Za-z_][\w.]*")
+_NUMBER = lazy_re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|inf|nan)")
+_STRING = lazy_re.compile(r"[bru]?'(?:[^'\\]|\\.)*'|[bru]?\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+_ENUM = lazy_re.compile(r"<(?P<name>[\w.]+): (?P<value>'[^']*'|\"[^\"]*\"|-?\d+)>")
 _CLOSERS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _WORDS = {"None": None, "True": True, "False": False, "null": None, "true": True, "false": False}
 _MAX_DEPTH = 40

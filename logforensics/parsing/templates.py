@@ -7,12 +7,12 @@ through its function, every addition taken as if its condition held.
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.errors import InputError
 from logforensics.records import record
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical", "exception", "warning_once", "info_once", "warn"})
 _MAX_DEPTH = 12
-_PERCENT = re.compile(r"%(?P<spec>[-+ #0]*\d*(?:\.\d+)?[diufgsrxe])|%%")
+_PERCENT = lazy_re.compile(r"%(?P<spec>[-+ #0]*\d*(?:\.\d+)?[diufgsrxe])|%%")
 # what some values look like that are no plain numbers, by the name of the variable
 _EXAMPLES = {
     "capture_bs": "[1, 2, 4]",

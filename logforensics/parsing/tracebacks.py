@@ -12,23 +12,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from logforensics import lazy_re
 from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks
 
 OPENING = "Traceback (most recent call last):"
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>.{1,200}))?')
-EXCEPTION = re.compile(
+_FRAME = lazy_re.compile(r'\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d+)(?:, in (?P<function>.{1,200}))?')
+EXCEPTION = lazy_re.compile(
     r"(?P<kind>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Group|Warning|Disconnect|Aborted|Full|Empty|Refused"
     r"|Iteration|Event|Cut|Fault|Invalid|Violation))(?:: (?P<message>.*)|:?\s*$)",
     re.DOTALL,
 )
-_ANY_KIND = re.compile(r"(?P<kind>(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*|[A-Z]\w+)(?:: (?P<message>.*)|\s*$)", re.DOTALL)
+_ANY_KIND = lazy_re.compile(r"(?P<kind>(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*|[A-Z]\w+)(?:: (?P<message>.*)|\s*$)", re.DOTALL)
 _CHAINS = (
     "During handling of the above exception, another exception occurred",
     "The above exception was the direct cause of the following exception",
 )
-_GROUP_MARGIN = re.compile(r"^ {0,12}[|+] ?")
-_GROUP_RULE = re.compile(r"^ {0,12}\+-[+-]+( \d+ -+)?\s*$")  # +-+---------------- 1 ----------------
-_NOT_A_MESSAGE = re.compile(
+_GROUP_MARGIN = lazy_re.compile(r"^ {0,12}[|+] ?")
+_GROUP_RULE = lazy_re.compile(r"^ {0,12}\+-[+-]+( \d+ -+)?\s*$")  # +-+---------------- 1 ----------------
+_NOT_A_MESSAGE = lazy_re.compile(
     r"(?:Killed|Terminated|Process |INFO:|WARNING|ERROR|DEBUG|/|\[|\(|Exception ignored|Fatal Python|terminate called|Loading |Compiling |\d{4}-)"
 )
 _INDENTED = ('  File "', "    ")
@@ -162,7 +163,7 @@ def _message(link: _Link) -> str:
     return "\n".join(link.message).strip()[:_MAX_MESSAGE]
 
 
-_PROCESS = re.compile(r"(\w+) hit an exception")
+_PROCESS = lazy_re.compile(r"(\w+) hit an exception")
 
 
 def process_of(message: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from logforensics import lazy_re
 from logforensics.findings import Confidence, Recommendation, Severity
 from logforensics.planning.forecast import Outlook, forecast
 from logforensics.planning.plan import Plan, impossible
@@ -12,8 +13,8 @@ from logforensics.rules.launch import instead
 from logforensics.rules.registry import other, set_to
 from logforensics.sglang.flags import accepted, find_flag, releases
 
-_FILLED_LATER = re.compile(r"[$<{]|^\.\.\.$|^…$")  # a variable, a placeholder or an ellipsis
-_NOT_FINAL = re.compile(r"(?:rc|post|dev|a|b)\d*", re.IGNORECASE)
+_FILLED_LATER = lazy_re.compile(r"[$<{]|^\.\.\.$|^…$")  # a variable, a placeholder or an ellipsis
+_NOT_FINAL = lazy_re.compile(r"(?:rc|post|dev|a|b)\d*", re.IGNORECASE)
 
 
 @forecast("LF301")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.records import record
 from logforensics.sglang.terms import Term
 from logforensics.units import GIB
@@ -52,12 +53,12 @@ FORMATS: Mapping[str, Span] = {
 }
 # A name's or flag's word for a format; the first that fits.
 _WORDS = (
-    (re.compile(r"nvfp4|mxfp4|(?<![a-z])fp4|modelopt_fp4|petit_nvfp4"), "fp4"),
-    (re.compile(r"w4a8|w4a16|int4|4bit|awq|gptq|marlin|bnb|bitsandbytes|autoround|w4afp8|moe_wna16"), "int4"),
-    (re.compile(r"gguf|q[2-8]_k"), "gguf"),
-    (re.compile(r"w8a8_int8|w8a8|int8|8bit|modelslim"), "int8"),
-    (re.compile(r"fp8|w8a8_fp8|float8|blockwise_int8"), "fp8"),
-    (re.compile(r"bf16|bfloat16|fp16|(?<![a-z])half(?![a-z])"), "bf16"),
+    (lazy_re.compile(r"nvfp4|mxfp4|(?<![a-z])fp4|modelopt_fp4|petit_nvfp4"), "fp4"),
+    (lazy_re.compile(r"w4a8|w4a16|int4|4bit|awq|gptq|marlin|bnb|bitsandbytes|autoround|w4afp8|moe_wna16"), "int4"),
+    (lazy_re.compile(r"gguf|q[2-8]_k"), "gguf"),
+    (lazy_re.compile(r"w8a8_int8|w8a8|int8|8bit|modelslim"), "int8"),
+    (lazy_re.compile(r"fp8|w8a8_fp8|float8|blockwise_int8"), "fp8"),
+    (lazy_re.compile(r"bf16|bfloat16|fp16|(?<![a-z])half(?![a-z])"), "bf16"),
 )
 # Checkpoints whose published format is none of the above: bytes per parameter (from logs and public issues).
 _NATIVE: Mapping[str, Span] = {
@@ -68,8 +69,8 @@ _NATIVE: Mapping[str, Span] = {
     "deepseek-ai/DeepSeek-V4-Flash": Span(0.53, 0.57, 0.64),
 }
 _WITHOUT_FP4 = Span(0.64, 0.68, 0.72)  # DeepSeek-V4 on cards without FP4: the floor of 0.9113 on 8 H200 (issue 2128) is 127 GiB a rank
-_SIZE_IN_NAME = re.compile(r"(?<![\w.])(?:(\d{1,2})x)?(\d{1,4}(?:\.\d+)?)b(?![a-z0-9])")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_SIZE_IN_NAME = lazy_re.compile(r"(?<![\w.])(?:(\d{1,2})x)?(\d{1,4}(?:\.\d+)?)b(?![a-z0-9])")
+_HUB_ID = lazy_re.compile(r"[\w.-]+/[\w.-]+")
 _MIXTURE_SHARES = 0.83  # of experts x size: 8x7B has 46.7 billion parameters, not 56
 _ATTENTION_SHARE, _ATTENTION_MOST = 0.017, 11.4  # of a large mixture's parameters, and in billions: replicated by DP attention
 _FP8_ONLINE = frozenset({"fp8", "w8a8_fp8", "mxfp8"})

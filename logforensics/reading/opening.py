@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.errors import InputError
 from logforensics.reading.sources import STDIN_NAME, Source, describe, growing, standard_input
 from logforensics.reading.streams import Layered, packing_of, read_errors, unpacked
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     Also = Callable[[bytes], bool]
 
 # in a folder or an archive: server.log, server.log.1, server.log.2.gz, stdout, rank0.err, slurm-17.out
-_LOG_NAME = re.compile(
+_LOG_NAME = lazy_re.compile(
     r"(?i)(?:^|.*[/\\])(?!\.)[^/\\]*?(?:\.(?:log|txt|out|err)|(?:^|[/\\])(?:stdout|stderr|log))(?:[.-]\d+)*(?:\.(?:gz|zst|xz|bz2))?$"
 )
 _LOOK_BYTES = 1 << 16  # enough to know what a file holds
-_TAR_NAME = re.compile(r"(?i)\.(?:tar|tgz|tbz2|txz)(?:\.\w+)?$")
+_TAR_NAME = lazy_re.compile(r"(?i)\.(?:tar|tgz|tbz2|txz)(?:\.\w+)?$")
 
 
 def open_sources(

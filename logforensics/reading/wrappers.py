@@ -9,6 +9,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.records import record
 
 if TYPE_CHECKING:
@@ -78,9 +79,9 @@ WRAPPERS = (
     # whatever most lines have in front of SGLang's own bracket
     Wrapper("unknown", r"^[^\[\]{}\"']{1,120}(\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})", keeps="${1}"),
 )
-_COMPILED = {wrapper: re.compile(wrapper.expression) for wrapper in WRAPPERS}
-_STAMP = re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_COMPILED = {wrapper: lazy_re.compile(wrapper.expression) for wrapper in WRAPPERS}
+_STAMP = lazy_re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
+_ESCAPES = lazy_re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def detect(head: bytes) -> tuple[Wrapper, ...]:

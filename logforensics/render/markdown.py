@@ -6,6 +6,7 @@ import html
 import re
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.render import words
 from logforensics.render.runs import run_rows
 from logforensics.render.untrusted import masked, visible
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from logforensics.diagnosis import CorrectedCommand, Coverage, Diagnosis
     from logforensics.findings import Finding
 
-_SPECIAL = re.compile(
+_SPECIAL = lazy_re.compile(
     r"""
       [\\`*_\[\]|~$@#]                          # code, emphasis, links, tables, formulas, mentions, issue numbers
     | :(?=//) | (?<=www)\.                       # addresses that would become links by themselves
@@ -25,7 +26,7 @@ _SPECIAL = re.compile(
     """,
     re.VERBOSE,
 )
-_BACKTICKS = re.compile(r"`+")
+_BACKTICKS = lazy_re.compile(r"`+")
 
 
 def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:

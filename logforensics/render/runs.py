@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from logforensics import lazy_re
 from logforensics.render.words import cut, number
 
 _STAGES = {
@@ -33,7 +33,7 @@ _LEDGER = (
     ("left_gib", "→ {} GiB left"),
 )
 _RANKS_SHOWN = 4
-_NUMBER = re.compile(r"\d+")
+_NUMBER = lazy_re.compile(r"\d+")
 _ROLES = ("first", "same error", "consequence", "no error", "silent")
 _ERROR_CHARS = 120
 

@@ -5,10 +5,11 @@ rich measures what is not plainly one column wide (CJK, emoji); a diagnosis that
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
-_WORD = re.compile(r"\s*\S+\s*")
+from logforensics import lazy_re
+
+_WORD = lazy_re.compile(r"\s*\S+\s*")
 _OWN_SYMBOLS = str.maketrans(dict.fromkeys("…→←×·•–—−─≈≤≥≠±÷µ°‘’“”└├│", "x"))  # what our own words use beside ASCII: one column each
 
 

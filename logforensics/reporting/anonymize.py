@@ -8,6 +8,8 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from logforensics import lazy_re
+
 _MODEL_FIELDS = (
     "model_path",
     "served_model_name",
@@ -24,8 +26,8 @@ _LOCAL_HOSTS = frozenset({"0.0.0.0", "127.0.0.1", "localhost", "::", "::1"})  # 
 # what stands behind one of these is the same on every machine, and says where an error came from
 _PUBLIC_TAILS = ("site-packages/", "dist-packages/", "/sglang/", "/python/sglang/", "/lib/python")
 
-_ARCHITECTURE = re.compile(r"\b[A-Z]\w*For(?:CausalLM|ConditionalGeneration|SequenceClassification|RewardModel)\w*\b")
-_PATTERN = re.compile(
+_ARCHITECTURE = lazy_re.compile(r"\b[A-Z]\w*For(?:CausalLM|ConditionalGeneration|SequenceClassification|RewardModel)\w*\b")
+_PATTERN = lazy_re.compile(
     r"""
     (?P<url>  \b[a-z][a-z0-9+.-]*://(?P<login>[^\s/@'"]+@)?(?P<urlhost>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]) )
   | (?P<mail> \b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+ \b )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 
+from logforensics import lazy_re
 from logforensics.findings import Action, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, other, rule, step, upgrade
 from logforensics.run.model import Capacity, Notice
 
 _TOO_LONG = (
-    re.compile(r"[Ii]nput length \((?P<have>\d+) tokens\) exceeds the maximum allowed length \((?P<limit>\d+) tokens\)"),
-    re.compile(r"input \((?P<have>\d+) tokens\) is longer than the model's context length \((?P<limit>\d+) tokens\)"),
-    re.compile(r"maximum context length of (?P<limit>\d+) tokens"),
+    lazy_re.compile(r"[Ii]nput length \((?P<have>\d+) tokens\) exceeds the maximum allowed length \((?P<limit>\d+) tokens\)"),
+    lazy_re.compile(r"input \((?P<have>\d+) tokens\) is longer than the model's context length \((?P<limit>\d+) tokens\)"),
+    lazy_re.compile(r"maximum context length of (?P<limit>\d+) tokens"),
 )
 _SEVERAL = 3  # refusals that are no single mistake of a client
 _DSV4_PAGE = 256  # tokens; page of the DeepSeek-V4 pools

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from logforensics import lazy_re
 from logforensics.findings import Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.load import accept_len, capacity_of, is_excerpt, on_cpu, running_cap, steps_arithmetic
@@ -12,7 +13,7 @@ from logforensics.rules.registry import Verdict, cite, decrease, increase, other
 from logforensics.run import BatchWindow
 from logforensics.run.model import GraphUse, Mark
 
-_SIZES = re.compile(r"\[([0-9, ]+)\]")
+_SIZES = lazy_re.compile(r"\[([0-9, ]+)\]")
 _TYPICAL_REQUEST = 2048  # tokens a request holds, for the batch a pool could hold
 _CEILING_FACTOR = 8
 _LARGE_CEILING = 128  # a batch of this size fills a card: what crosses it loses little

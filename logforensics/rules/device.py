@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from logforensics import lazy_re
 from logforensics.findings import Confidence, Recommendation, Severity
 from logforensics.rules import beside
 from logforensics.rules.case import Case
@@ -14,31 +15,31 @@ from logforensics.run.model import Rank
 from logforensics.run.troubles import Trouble
 
 _HARDWARE = Sign(
-    re.compile(
+    lazy_re.compile(
         r"uncorrectable ECC|ECC_UNCORRECTABLE|cudaErrorECC|\bXid \([^)]{1,40}\): (?:48|61|62|63|64|74|79|92|94|95|119|120|140)\b|fallen off the bus"
         r"|GPU is lost|GPU has been lost|[Nn][Vv][Ll]ink.{0,20}(?:fatal|uncorrectable)|uncorrectable NV[Ll]ink|cudaErrorNvlinkUncorrectable"
         r"|cudaErrorHardwareStackError|HW Exception by GPU|hipErrorECCNotCorrectable|row.?remap.{0,30}(?:fail|pending)",
     )
 )
 # The kernel log's own codes of a broken card; others, such as 13, 31 and 43, are what faulty software looks like to the driver.
-_BROKEN_BY_DRIVER = re.compile(r"Xid \([^)]{1,60}\): (?:48|61|62|63|64|74|79|92|94|95|119|120|140)\b")
+_BROKEN_BY_DRIVER = lazy_re.compile(r"Xid \([^)]{1,60}\): (?:48|61|62|63|64|74|79|92|94|95|119|120|140)\b")
 _ILLEGAL = Sign(
-    re.compile(
+    lazy_re.compile(
         r"illegal memory access|ILLEGAL_ADDRESS|misaligned address|cudaErrorIllegalAddress|cudaErrorMisalignedAddress|hipErrorIllegalAddress"
         r"|Failed to encode tensor map: 700|Memory access fault by GPU|unspecified launch failure|an illegal instruction was encountered"
         r"|Warp Illegal Address|DDR address of the MTE instruction is out of range|aicore exception",
         re.IGNORECASE,
     )
 )
-_ASSERTED = Sign(re.compile(r"device-side assert triggered|cudaErrorAssert|hipErrorAssert"))
+_ASSERTED = Sign(lazy_re.compile(r"device-side assert triggered|cudaErrorAssert|hipErrorAssert"))
 _ASSERTION = Sign(
-    re.compile(
+    lazy_re.compile(
         r"\.(?:cu|cuh|hip)h?:\d+:.{0,400}Assertion|\bAssertion `.{1,300}(?:` ?failed|failed\.)|tl\.device_assert|block: \[\d+,\d+,\d+\], thread:"
     )
 )
-_SEGFAULT = Sign(re.compile(r"[Ss]egmentation fault|Segfault encountered|SIGSEGV|SIGBUS|Bus error"))
-_BAD_PROBABILITY = re.compile(r"probability tensor contains|isnan|isinf|\bnan\b|\binf\b")
-_BAD_INDEX = re.compile(r"[Ii]ndex|srcSelectDimSize|out of bounds|vocab|ind >=? ?0")
+_SEGFAULT = Sign(lazy_re.compile(r"[Ss]egmentation fault|Segfault encountered|SIGSEGV|SIGBUS|Bus error"))
+_BAD_PROBABILITY = lazy_re.compile(r"probability tensor contains|isnan|isinf|\bnan\b|\binf\b")
+_BAD_INDEX = lazy_re.compile(r"[Ii]ndex|srcSelectDimSize|out of bounds|vocab|ind >=? ?0")
 
 
 def local_gpu(case: Case, rank: Rank) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from logforensics import lazy_re
 from logforensics.findings import Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, environment, other, remove, rule, set_to, step, upgrade
@@ -12,7 +13,7 @@ from logforensics.rules.signs import Sign, active, cited, matching, ranks_of, sa
 from logforensics.run.troubles import Trouble
 
 _BOOTSTRAP = Sign(
-    re.compile(
+    lazy_re.compile(
         r"[Ee]rror fetching prefill (?:parallel )?info|[Cc]ould not fetch prefill|[Ff]ailed to fetch prefill|[Ff]ailed to (?:register|get).{0,60}bootstrap"
         r"|failed to register to bootstrap|[Bb]ootstrap server.{0,60}(?:fail|refused|error|down)|(?:Prefill|Decode) bootstrap failed|[Dd]ecode handshake failed"
         r"|KVPoll\.Bootstrapping|timed out.{0,80}[Bb]ootstrap(?!_?room)|[Bb]ootstrap(?!_?room).{0,80}(?:timed? ?out|refused)|prefill server.{0,80}is healthy before"
@@ -20,22 +21,22 @@ _BOOTSTRAP = Sign(
     )
 )
 _REGISTER = Sign(
-    re.compile(
+    lazy_re.compile(
         r"Failed to register memory|register(?:ing)? memory.{0,60}fail|Memory registration failed|ibv_reg_mr.{0,40}(?:fail|error)|nixl.{0,60}regist.{0,40}fail",
         re.IGNORECASE,
     )
 )
-_UNREGISTERED = Sign(re.compile(r"not registered by any active device"))
+_UNREGISTERED = Sign(lazy_re.compile(r"not registered by any active device"))
 _TRANSFER = Sign(
-    re.compile(
+    lazy_re.compile(
         r"(?:Prefill|Decode) transfer failed|KVTransferError|[Ff]ailed to send kv chunk|Session \S+ failed|it might be dead|could be dead|Losing connection with (?:prefill|decode)"
         r"|KVPoll\.(?:WaitingForInput|Transferring)"
         r"|NIXL_ERR|nixl.{0,60}(?:error|fail)|[Tt]ransfer(?:ring)? (?:KV|kv).{0,60}(?:fail|timed? ?out)|send_?(?:kv|aux).{0,40}fail"
     ),
-    unless=re.compile(r"KVPoll\.Bootstrapping|(?:bootstrap|handshake) failed for request|prefill (?:parallel )?info"),
+    unless=lazy_re.compile(r"KVPoll\.Bootstrapping|(?:bootstrap|handshake) failed for request|prefill (?:parallel )?info"),
 )
 _NETWORK = Sign(
-    re.compile(
+    lazy_re.compile(
         r"transport retry counter exceeded|Cannot make connection for endpoint|mark it inactive|failed to receive handshake|Socket read failed"
         r"|Failed to (?:open segment|modify QP|create QP|setup endpoint)|work request flushed|remote access error|Process failed for slice"
         r"|[Hh]andshake.{0,60}(?:fail|refused|reset)"
@@ -43,16 +44,16 @@ _NETWORK = Sign(
     ),
     origins=("notice",),
 )
-_ECHO = re.compile(r"unknown reason from another rank|another rank")
-_GLOG = re.compile(r"^[EFW]\d{4} \d\d:\d\d:\d\d\.\d+")
+_ECHO = lazy_re.compile(r"unknown reason from another rank|another rank")
+_GLOG = lazy_re.compile(r"^[EFW]\d{4} \d\d:\d\d:\d\d\.\d+")
 _STORE = Sign(
-    re.compile(
+    lazy_re.compile(
         r"[Mm]ooncake ?store|MooncakeStore|store\.(?:put|get|setup|is_exist)\(|HiCacheStorage|hicache.?storage|3fs|hf3fs|HF3FS|EIC|aibrix|storage backend.{0,80}(?:fail|error)"
         r"|(?:fail|error).{0,80}storage backend|Failed to (?:open|mount) segment|[Ff]ailed to (?:initialize|setup|create).{0,40}(?:storage|store client)"
     ),
     frames=("mem_cache/storage", "mooncake_store", "hicache_storage", "hicache_hf3fs", "hicache_nixl", "hicache_file", "storage_backend"),
     either=True,
-    unless=re.compile(r"out of memory|TCPStore|c10d|DistStore", re.IGNORECASE),
+    unless=lazy_re.compile(r"out of memory|TCPStore|c10d|DistStore", re.IGNORECASE),
 )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 
+from logforensics import lazy_re
 from logforensics.findings import Arithmetic, Confidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, environment, other, rule, set_to, step
@@ -14,27 +15,26 @@ from logforensics.rules.signs import Sign, active, cited, matching, ranks_of, sa
 from logforensics.run.model import Rank
 from logforensics.run.troubles import Trouble
 
-_ROOTS = re.compile(
-    r"out of memory|ECC|illegal memory|device-side assert|misaligned|/dev/shm|shared memory segment|No space left", re.IGNORECASE
-)
+_ROOT = r"out of memory|ECC|illegal memory|device-side assert|misaligned|/dev/shm|shared memory segment|No space left"
+_ROOTS = lazy_re.compile(_ROOT, re.IGNORECASE)
 _COLLECTIVE = Sign(
-    re.compile(
+    lazy_re.compile(
         r"NCCL error|nccl(?:UnhandledCudaError|SystemError|InternalError|InvalidUsage|RemoteError|InvalidArgument)|unhandled (?:cuda|system) error"
         r"|HIP failure|NCCL communicator was aborted|DistBackendError|remote process exited|HCCL.{0,40}(?:error|fail)|hccl.{0,40}fail|\bEI000[136-9]\b"
         r"|Duplicate GPU detected",
     ),
-    unless=re.compile(_ROOTS.pattern + r"|collective operation timeout|timed? ?out", re.IGNORECASE),
+    unless=lazy_re.compile(_ROOT + r"|collective operation timeout|timed? ?out", re.IGNORECASE),
 )
-_NCCL_SAYS = Sign(re.compile(r"NCCL WARN|FATAL ERROR|HIP failure|Cuda failure|retrying \(\d+/\d+\)"), origins=("notice",))
+_NCCL_SAYS = Sign(lazy_re.compile(r"NCCL WARN|FATAL ERROR|HIP failure|Cuda failure|retrying \(\d+/\d+\)"), origins=("notice",))
 LOST = Sign(
-    re.compile(
+    lazy_re.compile(
         r"Connection closed by peer|Connection reset by peer|Read error \[|Write error \[|recvValue failed|recvBytes failed|sendBytes failed"
         r"|failed to recv, got 0 bytes|Socket closed|Broken pipe|Connection was likely closed|remote process exited",
     ),
     origins=("exception",),
 )
 _WAITED = Sign(
-    re.compile(
+    lazy_re.compile(
         r"collective operation timeout|ran for \d+ milliseconds before timing out|Timed out waiting \d+ ?ms for (?:recv|send)|wait timeout after \d+ ?ms"
         r"|[Nn]otify wait.{0,40}time ?out|\bEI0002\b|Watchdog caught collective",
     )
@@ -50,9 +50,9 @@ INIT_FRAMES = (
 )
 _IDLE_FRAMES = ("recv_requests", "broadcast_pyobj", "recv_reqs", "event_loop", "prepare_mlp_sync_batch", "prepare_dp_attn_batch")
 LOOPBACK = ("127.", "localhost", "0.0.0.0", "[::1]")  # noqa: S104 - compared with, not bound to
-_WORK = re.compile(r"SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+)")
-_RAN = re.compile(r"ran for (\d+) milliseconds")
-_LIMIT = re.compile(r"Timeout\(ms\)=(\d+)|waiting (\d+) ?ms|timeout after (\d+) ?ms")
+_WORK = lazy_re.compile(r"SeqNum=(\d+), OpType=(\w+), NumelIn=(\d+)")
+_RAN = lazy_re.compile(r"ran for (\d+) milliseconds")
+_LIMIT = lazy_re.compile(r"Timeout\(ms\)=(\d+)|waiting (\d+) ?ms|timeout after (\d+) ?ms")
 
 
 # ---------------------------------------------------------------------------------------------------------------- who is missing

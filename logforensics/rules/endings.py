@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from logforensics import lazy_re
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules import beside, gpu_more
 from logforensics.rules.case import Case
@@ -11,8 +10,8 @@ from logforensics.rules.registry import Verdict, cite, decrease, increase, other
 from logforensics.run.model import Notice, ShutdownEvent
 
 SIGKILL = -9
-_RSS = re.compile(r"(?P<kind>anon|shmem)-rss:(?P<kb>\d+)kB")
-_VICTIM = re.compile(r"(?:task=|Killed process \d+ \()([^,)\s]+)")
+_RSS = lazy_re.compile(r"(?P<kind>anon|shmem)-rss:(?P<kb>\d+)kB")
+_VICTIM = lazy_re.compile(r"(?:task=|Killed process \d+ \()([^,)\s]+)")
 _STARTING = ("launch", "init_dist_begin", "init_dist_end", "load_begin")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from logforensics import lazy_re
 from logforensics.findings import Action, Confidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, increase, other, remove, rule, set_to, step, upgrade
@@ -25,7 +26,7 @@ _SPECULATIVE = Sign(
         "dflash",
     ),
     origins=("exception",),
-    unless=re.compile(
+    unless=lazy_re.compile(
         r"out of memory|illegal memory|device-side assert|leak|mem-fraction|collective operation timeout|NCCL|ECC", re.IGNORECASE
     ),
 )
@@ -74,12 +75,12 @@ def spec_decode_crash(case: Case) -> Verdict | None:
 
 
 _LORA = Sign(
-    re.compile(
+    lazy_re.compile(
         r"[Ll]o[Rr][Aa].{0,120}(?:fail|error|not (?:loaded|found|supported|compatible)|incompatible|mismatch|exceed|invalid|already)|Failed to load LoRA|prepare_lora_batch"
     ),
     frames=("/lora/", "lora_manager", "lora_registry", "mem_pool.prepare", "prepare_lora_batch", "load_lora_adapter", "lora_backend"),
     either=True,
-    unless=re.compile(r"out of memory|illegal memory|device-side assert", re.IGNORECASE),
+    unless=lazy_re.compile(r"out of memory|illegal memory|device-side assert", re.IGNORECASE),
 )
 
 
@@ -132,15 +133,15 @@ def _rank_in(text: str) -> int | None:
 
 
 _GRAMMAR = Sign(
-    re.compile(
+    lazy_re.compile(
         r"grammar_matcher\.cc|grammar_compiler\.cc|RecursionGuard|GrammarMatcher|[Gg]rammar (?:compil|backend).{0,60}(?:fail|error|time)"
         r"|Failed to compile grammar|llguidance|Grammar.{0,20}exception"
     ),
     frames=("constrained/", "xgrammar", "outlines", "llguidance", "update_regex_vocab_mask", "accept_token", "fill_vocab_mask"),
     either=True,
-    unless=re.compile(r"out of memory|illegal memory|device-side assert|No module named|cannot import", re.IGNORECASE),
+    unless=lazy_re.compile(r"out of memory|illegal memory|device-side assert|No module named|cannot import", re.IGNORECASE),
 )
-_REFUSED_GRAMMAR = re.compile(
+_REFUSED_GRAMMAR = lazy_re.compile(
     r"Hit invalid (?:json_schema|regex|ebnf|grammar)|Skip invalid (?:json_schema|regex|ebnf|grammar)|[Ii]nvalid grammar request|Failed to convert JSON Schema"
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from logforensics import lazy_re
 from logforensics.findings import Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite, decrease, environment, other, rule, set_to, step, upgrade
@@ -22,8 +23,8 @@ _FRONT_FRAMES = (
     "async_mm_data_processor",
     "serving_chat",
 )
-_OOM = re.compile(r"out of memory", re.IGNORECASE)
-_LIMIT = Sign(re.compile(r"TimeoutError|CancelledError.{0,40}timeout"), frames=(*_FRONT_FRAMES, "wait_for"), origins=("exception",))
+_OOM = lazy_re.compile(r"out of memory", re.IGNORECASE)
+_LIMIT = Sign(lazy_re.compile(r"TimeoutError|CancelledError.{0,40}timeout"), frames=(*_FRONT_FRAMES, "wait_for"), origins=("exception",))
 _SLOW_WORK = (
     "_process_single_image",
     "process_mm_data",
@@ -35,7 +36,7 @@ _SLOW_WORK = (
     "mm_utils",
 )
 _MISMATCH = Sign(
-    re.compile(
+    lazy_re.compile(
         r"(?:image|video|audio|multimodal|mm)[ _-]?(?:token|placeholder|item|data|feature|grid|pad|input)s?.{0,120}(?:mismatch|do(?:es)? not match|not match|!="
         r"|expected|more than|less than|exceed)"
         r"|[Mm]ismatch.{0,80}(?:image|video|audio|multimodal|placeholder)|number of (?:images|image tokens|videos|placeholders).{0,80}(?:match|expected|does)"
@@ -47,7 +48,7 @@ _MISMATCH = Sign(
 
 
 # SGLang's own comparison of prompt and data, wherever it is made
-_PROMPT = re.compile(
+_PROMPT = lazy_re.compile(
     r"multimodal embeddings? does not match those in the input text|Insufficient multimodal embedding length|[Ii]mage features and image tokens do not match"
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from logforensics import lazy_re
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules import oom
 from logforensics.rules.case import Case
@@ -15,12 +16,12 @@ from logforensics.run import Failure
 MAX_USEFUL_FRACTION = 0.97
 FRACTION = "--mem-fraction-static"
 _NO_ROOM = (
-    re.compile(r"Not enough memory\. Please try to increase --mem-fraction-static"),
-    re.compile(r"Loaded weights leave no GPU memory for the KV cache"),
+    lazy_re.compile(r"Not enough memory\. Please try to increase --mem-fraction-static"),
+    lazy_re.compile(r"Loaded weights leave no GPU memory for the KV cache"),
 )
-_NEGATIVE = re.compile(r"profiled value (-\d+)")
-_PRINTED_FLOOR = re.compile(r"minimum viable[^=]*=[^=]*= ?([\d.]+)|above ([\d.]+)")
-_PRINTED_FRACTION = re.compile(r"mem[-_]fraction[-_]static=([\d.]+)")
+_NEGATIVE = lazy_re.compile(r"profiled value (-\d+)")
+_PRINTED_FLOOR = lazy_re.compile(r"minimum viable[^=]*=[^=]*= ?([\d.]+)|above ([\d.]+)")
+_PRINTED_FRACTION = lazy_re.compile(r"mem[-_]fraction[-_]static=([\d.]+)")
 _HEADROOM = 0.025  # of the memory before loading, for KV, on top of the bare floor
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
+from logforensics import lazy_re
 from logforensics.findings import Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.models import all_gpus
 from logforensics.rules import beside, oom, signatures
@@ -19,8 +19,8 @@ _DRAFT_FRAMES = ("eagle", "draft", "nextn", "standalone_worker", "spec_worker", 
 _BALANCE = 0.9  # model_runner.py: the least free card must have 0.9 of each rank's own
 _GUIDE_FREE_GIB = 8.0  # SGLang's tuning page: 5 to 8 GiB left after start is right, more is wasted
 _PLENTY = 0.2  # share of the memory before loading that is plenty, whatever the activations
-_TOTAL = re.compile(r"Reported total GPU memory per device \(MiB\): \[([\d, ]+)\]")
-_FIGURES = re.compile(r"(?:min_per_gpu_memory|pre_model_load_memory)=([\d.]+), local_gpu_memory=([\d.]+)")
+_TOTAL = lazy_re.compile(r"Reported total GPU memory per device \(MiB\): \[([\d, ]+)\]")
+_FIGURES = lazy_re.compile(r"(?:min_per_gpu_memory|pre_model_load_memory)=([\d.]+), local_gpu_memory=([\d.]+)")
 
 
 # ---------------------------------------------------------------------------------------------------------------- neighbours, imbalance

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 
+from logforensics import lazy_re
 from logforensics.findings import Action, Recommendation
 from logforensics.rules import signatures
 from logforensics.rules.case import Case, Release
@@ -16,7 +17,7 @@ from logforensics.rules.registry import Verdict, decrease, environment, other, r
 from logforensics.rules.signatures import Hit
 from logforensics.sglang import flags
 
-_FLAG = re.compile(r"--[a-z][\w-]+")
+_FLAG = lazy_re.compile(r"--[a-z][\w-]+")
 
 
 @rule("LF301", "invalid_flag", "A flag is unknown, removed, ambiguous or mistyped")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 
+from logforensics import lazy_re
 from logforensics.findings import Arithmetic
 from logforensics.records import record
 from logforensics.rules.case import Case
@@ -15,7 +15,7 @@ from logforensics.run.model import Mark, Occupancy, Rank
 _EXCERPT_LINES = 40
 _LEAST_SECONDS, _LONG_SECONDS, _LONG_SHARE = 10.0, 60.0, 0.1
 SPECULATION_DEFAULTS = (32, 48)  # requests, where speculation sets the limit itself: 0.4.4, later releases
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = lazy_re.compile(r"\d+(?:\.\d+)?")
 
 
 @record(frozen=True)

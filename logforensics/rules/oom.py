@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from logforensics import lazy_re
 from logforensics.findings import Arithmetic
 from logforensics.records import record
 from logforensics.rules.case import Case
@@ -17,17 +18,17 @@ from logforensics.run.model import Rank
 _SIZE = r"(?P<{0}>[\d.]+) (?P<{0}_unit>GiB|MiB|KiB|bytes)"
 _UNIT_GIB = {"GiB": 1.0, "MiB": 1 / 1024, "KiB": 1 / 1024**2, "bytes": 1 / 1024**3}
 _FIGURES = {
-    "tried": re.compile(r"[Tt]ried to allocate " + _SIZE.format("v")),
-    "total": re.compile(r"total capac(?:i)?ty of " + _SIZE.format("v") + "|" + _SIZE.format("w") + r" total capacity"),
-    "free": re.compile(r"of which " + _SIZE.format("v") + r" is free|" + _SIZE.format("w") + r" free"),
-    "process": re.compile(r"(?:[Tt]his process|Process \d+) has " + _SIZE.format("v") + " memory in use"),
-    "allocated": re.compile(_SIZE.format("v") + r" is allocated by PyTorch|" + _SIZE.format("w") + r" already allocated"),
-    "private": re.compile(_SIZE.format("v") + r" allocated in private pools"),
-    "reserved": re.compile(_SIZE.format("v") + r" is reserved by PyTorch but unallocated"),
+    "tried": lazy_re.compile(r"[Tt]ried to allocate " + _SIZE.format("v")),
+    "total": lazy_re.compile(r"total capac(?:i)?ty of " + _SIZE.format("v") + "|" + _SIZE.format("w") + r" total capacity"),
+    "free": lazy_re.compile(r"of which " + _SIZE.format("v") + r" is free|" + _SIZE.format("w") + r" free"),
+    "process": lazy_re.compile(r"(?:[Tt]his process|Process \d+) has " + _SIZE.format("v") + " memory in use"),
+    "allocated": lazy_re.compile(_SIZE.format("v") + r" is allocated by PyTorch|" + _SIZE.format("w") + r" already allocated"),
+    "private": lazy_re.compile(_SIZE.format("v") + r" allocated in private pools"),
+    "reserved": lazy_re.compile(_SIZE.format("v") + r" is reserved by PyTorch but unallocated"),
 }
-_OTHERS = re.compile(r"Process (?P<pid>\d+) has " + _SIZE.format("v") + " memory in use")
-_GPU = re.compile(r"GPU (\d+)")
-_GPU_OOM = re.compile(
+_OTHERS = lazy_re.compile(r"Process (?P<pid>\d+) has " + _SIZE.format("v") + " memory in use")
+_GPU = lazy_re.compile(r"GPU (\d+)")
+_GPU_OOM = lazy_re.compile(
     r"OutOfMemoryError|(?:CUDA|HIP|NPU|XPU|MUSA)(?: error: | )out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
     re.IGNORECASE,
 )

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from logforensics import lazy_re
 from logforensics.errors import InputError, PatternError, RuleError
 from logforensics.findings import Arithmetic, Confidence, Evidence, Finding, Recommendation, Severity
 from logforensics.records import record
@@ -25,8 +26,8 @@ from logforensics.rules.signatures import Hit, Signature
 from logforensics.run.troubles import Trouble
 from logforensics.toml_places import place_in, read_tables
 
-_CODE = re.compile(r"(?!LF)[A-Z][A-Z0-9_-]{1,15}")
-_SLUG = re.compile(r"[a-z][a-z0-9_]{1,60}")
+_CODE = lazy_re.compile(r"(?!LF)[A-Z][A-Z0-9_-]{1,15}")
+_SLUG = lazy_re.compile(r"[a-z][a-z0-9_]{1,60}")
 
 
 @record(frozen=True)

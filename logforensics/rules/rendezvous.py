@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from logforensics import lazy_re
 from logforensics.findings import Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.distributed import INIT_FRAMES, LOOPBACK, starting
@@ -12,21 +13,21 @@ from logforensics.rules.signs import Sign, active, cited, matching
 from logforensics.run.model import Mark
 from logforensics.run.troubles import Trouble
 
-_MESH = re.compile(r"Rank (\d+) is NOT connected to: ?\[([\d, ]+)\]")
+_MESH = lazy_re.compile(r"Rank (\d+) is NOT connected to: ?\[([\d, ]+)\]")
 _NOT_JOINED = Sign(
-    re.compile(
+    lazy_re.compile(
         r"connectFullMesh failed|is NOT connected to: ?\[\d|clients joined|DistStoreError|waiting for clients|[Cc]lient socket has timed out"
         r"|init_process_group.{0,80}time|wait timeout after \d+ ?ms, keys: /default_pg|[Rr]endezvous.{0,60}time ?d? ?out|ncclUniqueId from .{0,200}time(?:d )?out",
     )
 )
 _ADDRESS = Sign(
-    re.compile(
+    lazy_re.compile(
         r"DistNetworkError|failed to connect to|server socket has failed to (?:listen|bind)|getaddrinfo|Name or service not known"
         r"|[Nn]ame resolution|network addresses of .{0,80} cannot be retrieved|No route to host|Network is unreachable|gaierror"
         r"|(?:too many|not enough) values to unpack",
     ),
 )
-_REFUSED = re.compile(r"errno: (?:111|113|101)|[Cc]onnection refused|No route to host|Network is unreachable")
+_REFUSED = lazy_re.compile(r"errno: (?:111|113|101)|[Cc]onnection refused|No route to host|Network is unreachable")
 
 
 def _address(case: Case) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from logforensics import lazy_re
 from logforensics.findings import Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
 from logforensics.rules.distributed import LOST
@@ -112,8 +113,8 @@ def running_request_leak(case: Case) -> Verdict | None:
     return None
 
 
-_LEAK = Sign(re.compile(r"(?:memory|pool|cache) leak( detected)?|KV cache pool leak|leak detected"), origins=("exception", "notice"))
-_TERM = re.compile(
+_LEAK = Sign(lazy_re.compile(r"(?:memory|pool|cache) leak( detected)?|KV cache pool leak|leak detected"), origins=("exception", "notice"))
+_TERM = lazy_re.compile(
     r"(?:self\.)?(?:\w+\.)?(available|evictable|protected|session_held|max_total|total)(?:_num_tokens|_tokens|_size|_num)?(?:\(\))? ?[=:] ?(\d+)"
 )
 

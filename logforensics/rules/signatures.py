@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.errors import PatternError
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.records import record
@@ -53,7 +54,7 @@ _KEYS = {
     "sample",
 }
 # Said in passing at every start, or about something that is then left out: never a failure.
-_IN_PASSING = re.compile(
+_IN_PASSING = lazy_re.compile(
     r"^(?:Ignor(?:e|ing) |Fall(?:ing)? ?back|Fail(?:ed)? to set RLIMIT|usage: |\s*File \"|\w*Warning: |WARNING: )|[Ff]all(?:ing)? ?back (?:to|on)\b|will be skipped"
     r"|: \w*Warning: |is deprecated|Failed to load generation config|if you (?:want|see) |To silence this"
 )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from logforensics import lazy_re
 from logforensics.findings import Evidence
 from logforensics.records import record
 from logforensics.rules.case import Case
@@ -14,14 +15,14 @@ from logforensics.run.troubles import Trouble
 
 SCHEDULER = ("Scheduler", "TpModelWorkerClient", "TpModelWorker", "DataParallelController")
 # What a dying server prints whatever the cause: never a cause by itself.
-_NOISE = re.compile(
+_NOISE = lazy_re.compile(
     r"^(?:SystemExit|KeyboardInterrupt|asyncio\.CancelledError|CancelledError|psutil\.|ProcessLookupError|BrokenPipeError|EOFError|GeneratorExit)"
     r"|^terminate: |^fatal: Aborted|has no attribute '_cache'|Loop\._read_from_self|uvloop|resource_tracker|leaked semaphore"
     r"|Exception raised from |CUDA kernel errors might be|Compile with `TORCH_USE_CUDA_DSA`|Dumping requests before crash|During handling of the above"
     r"|subprocess exited with code|Server process exited|died during initialization|exited during startup|scheduler is dead"
     r"|ClientDisconnect|EndOfStream|destroy_process_group\(\) was not called|^unfinished traceback: $"
 )
-_AFTERMATH = re.compile(r"CUDA-capable device\(s\) is/are busy or unavailable|driver shutting down|CUDA error: initialization error")
+_AFTERMATH = lazy_re.compile(r"CUDA-capable device\(s\) is/are busy or unavailable|driver shutting down|CUDA error: initialization error")
 
 
 @record(frozen=True)

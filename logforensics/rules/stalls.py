@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from logforensics import lazy_re
 from logforensics.evidence import ThreadStack
 from logforensics.findings import Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.rules.case import Case
@@ -19,16 +20,18 @@ _OTHER_WATCHDOGS = ("nccl", "health_check")
 _STACKS = (  # what the innermost frames of the stuck thread say, the telling ones first
     (
         "compile",
-        re.compile(
+        lazy_re.compile(
             r"file_baton|filelock|FileLock|_jit_build|cpp_extension|load_inline|ninja|deep_gemm.*compil|compile_utils|jit_kernels.*build|nvcc"
         ),
     ),
     (
         "collective",
-        re.compile(r"all_reduce|all_gather|allgather|reduce_scatter|barrier \(|broadcast|custom_all_reduce|ncclComm|deep_ep|dispatch \("),
+        lazy_re.compile(
+            r"all_reduce|all_gather|allgather|reduce_scatter|barrier \(|broadcast|custom_all_reduce|ncclComm|deep_ep|dispatch \("
+        ),
     ),
-    ("transfer", re.compile(r"mooncake|nixl|kv_manager|disaggregation/")),
-    ("grammar", re.compile(r"xgrammar|outlines|llguidance|constrained/")),
+    ("transfer", lazy_re.compile(r"mooncake|nixl|kv_manager|disaggregation/")),
+    ("grammar", lazy_re.compile(r"xgrammar|outlines|llguidance|constrained/")),
 )
 _STACK_WORDS = {
     "compile": "The stuck thread waits for a kernel to be compiled or for the lock of such a build.",

@@ -15,6 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.findings import Evidence
 from logforensics.records import record
 from logforensics.run.model import Failure, Mark, Notice, Rank, ShutdownEvent, WatchdogEvent
@@ -24,23 +25,23 @@ if TYPE_CHECKING:
 
 Frames = tuple[tuple[str, int, str], ...]
 
-_SUSPECT = re.compile(
+_SUSPECT = lazy_re.compile(
     r"error|fail|refused|timed? ?out|reset by|closed by|NOT connected|peer ranks|abort|ssert|segfault|fatal|leak|illegal|\bXid\b|NVRM|fallen off"
     r"|exceeded|broken|inactive|not registered|unable|cannot|could not|couldn't|crash|killed|exception|healthy before|NCCL WARN"
     r"|fault by|Watchdog caught|mismatch|reconnect|invalid",
     re.IGNORECASE,
 )
-_STAMPS = re.compile(
+_STAMPS = lazy_re.compile(
     r"^(?:\s*[\w.-]{1,60}\s+\| |(?:ERROR|WARNING|INFO|CRITICAL)\s+(?=\d{4}-)|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\s(?! *error \d)|stderr [FP] |stdout [FP] )+"
 )
-_FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d+)(?:,)? in ([\w<>. ]{1,200})?')
-_RAISED = re.compile(
+_FRAME = lazy_re.compile(r'^\s*File "([^"]{1,400})", line (\d+)(?:,)? in ([\w<>. ]{1,200})?')
+_RAISED = lazy_re.compile(
     r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Aborted|Full|Empty|Refused|Fault|Invalid|Violation))(?:: (.*)|:?\s*$)",
     re.DOTALL,
 )
-_RANK = re.compile(r"\[rank ?(\d+)\]|\bRank (\d+)\]|\brank=(\d+)\b|\b[Rr]ank (\d+) (?:is|scheduler)\b")
-_ADDRESS = re.compile(r"\[?\b(\d{1,3}(?:\.\d{1,3}){3})\b\]?(?:(?::|<|, port=|', port=)(\d{1,5})\b)?")
-_HEADING = re.compile(r"Exception in ASGI application|(\w+) hit an exception")
+_RANK = lazy_re.compile(r"\[rank ?(\d+)\]|\bRank (\d+)\]|\brank=(\d+)\b|\b[Rr]ank (\d+) (?:is|scheduler)\b")
+_ADDRESS = lazy_re.compile(r"\[?\b(\d{1,3}(?:\.\d{1,3}){3})\b\]?(?:(?::|<|, port=|', port=)(\d{1,5})\b)?")
+_HEADING = lazy_re.compile(r"Exception in ASGI application|(\w+) hit an exception")
 _REPEATS = 200  # of one sentence on one rank
 _LOOK_AROUND = 400  # lines of a torn traceback
 _NATIVE = ("fatal", "terminate", "segfault")

@@ -10,6 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.comparison import settings
 from logforensics.errors import InputError
 from logforensics.records import record
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 # server.log, server.log.1, server.log.2.gz, stdout, rank0.err, slurm-17.out, logs.tar.gz
-_LOG_NAME = re.compile(
+_LOG_NAME = lazy_re.compile(
     r"(?i)^(?!\.).*(?:\.(?:log|txt|out|err)|^(?:stdout|stderr|log))(?:[.-]\d+)*(?:\.(?:gz|zst|xz|bz2))?$ | ^(?!\.).*\.(?:tar(?:\.\w+)?|tgz|tbz2|txz|zip)$",
     re.VERBOSE,
 )
-_QUOTED = re.compile(r'"([^"]*)"')
+_QUOTED = lazy_re.compile(r'"([^"]*)"')
 COLUMNS = {
     "source": "String",
     "start": "Int64",

@@ -13,12 +13,13 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-_VERSION = re.compile(r"\s*v?(\d+)\.(\d+)\.(\d+)(?:[.-]?(rc|a|b|dev|post)(\d+))?(?![0-9])", re.IGNORECASE)
+_VERSION = lazy_re.compile(r"\s*v?(\d+)\.(\d+)\.(\d+)(?:[.-]?(rc|a|b|dev|post)(\d+))?(?![0-9])", re.IGNORECASE)
 _UNRELEASED = frozenset({"rc", "a", "b", "dev"})
 
 
