@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logforensics.parsing.batch import with_ranks
+from logforensics.parsing.batch import cut_like, with_ranks
 from logforensics.parsing.prefix import Ranks
 from logforensics.schema import columns
 
@@ -53,7 +53,7 @@ def with_source(source: str, frames: Sequence[pl.DataFrame], launches: Sequence[
         sign = -1 if newest_first else 1  # so that both grow with time
         starts = pl.Series([sign * line for line in launches], dtype=pl.Int64)
         number = starts.search_sorted(whole["line"].cast(pl.Int64) * sign, side="right").cast(pl.Int64) - 1
-        launch = number.clip(lower_bound=0).cast(pl.UInt32)
+        launch = cut_like(number.clip(lower_bound=0).cast(pl.UInt32), whole["line"])
     return whole.with_columns(pl.lit(source).alias("source"), launch.alias("launch"))
 
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics import lazy_re
@@ -37,13 +38,14 @@ _BOOLEANS = {"True": True, "False": False}
 
 
 class Field(NamedTuple):
-    """One field of a learned shape: its place after splitting at ", ", the text before the value, and the column it goes to."""
+    """One field of a learned shape: its place after splitting at ", ", the text around the value, and the column it goes to."""
 
     place: int
     lead: str
     column: str | None  # None: a label the tables do not know, kept in `extra`
     label: str
-    tail: str
+    tail: str  # a percent sign
+    closing: str  # what ends the line, on its last field
 
 
 @record(frozen=True)
@@ -198,7 +200,8 @@ def _learn(line: str, kind: str) -> Shape | None:
         if column is None and _UNKNOWN_VALUE.fullmatch(bare) is None:
             return None
         tail = "%" if bare.endswith("%") else ""
-        fields.append(Field(place, piece[: len(piece) - len(value)], column, label, tail))
+        ends = closing if place == len(pieces) - 1 else ""
+        fields.append(Field(place, piece[: len(piece) - len(value)], column, label, tail, ends))
     if not table.essential <= seen:
         return None
     date = "[%Y-%m-%d %H:%M:%S" if stamp[1][4:5] == "-" else "[%H:%M:%S"
@@ -215,7 +218,7 @@ def _apply(lines: pl.DataFrame, shape: Shape, kind: str) -> tuple[pl.DataFrame, 
         text = text.str.replace(" batch. #", " batch, #", literal=True)
     closed = text.str.ends_with(shape.closing) if shape.closing else pl.lit(True)  # noqa: FBT003
     # splitn keeps what follows the last field in it, where it makes the cast fail; split_exact would drop it
-    pieces = text.str.strip_suffix(shape.closing).str.splitn(", ", last + 1)
+    pieces = text.str.splitn(", ", last + 1)
     out = (
         lines.select_seq("n", closed.alias("closed"), pieces.alias("pieces"))
         .unnest("pieces")
@@ -249,18 +252,25 @@ def _columns_of(shape: Shape, dtypes: Mapping[str, str]) -> list[pl.Expr]:
     columns += [_value_of(field, dtypes) for field in shape.fields if field.column]
     closed = pl.col("closed")
     if extra := list({field.label: field for field in shape.fields if field.column is None}.values()):
-        texts = [(pl.col(f"field_{field.place}"), field) for field in extra]
+        texts = [(_piece_of(field), field) for field in extra]
         closed &= pl.all_horizontal(text.str.contains(f"^{re.escape(field.lead)}{_EXTRA_VALUE}$") for text, field in texts)
         values = pl.struct(text.str.strip_prefix(field.lead).alias(field.label) for text, field in texts)
         columns.append(values.struct.json_encode().alias("extra"))
     return [*columns, closed]
 
 
+def _piece_of(field: Field) -> pl.Expr:
+    import polars as pl
+
+    piece = pl.col(f"field_{field.place}")
+    return piece.str.strip_suffix(field.closing) if field.closing else piece
+
+
 def _value_of(field: Field, dtypes: Mapping[str, str]) -> pl.Expr:
     import polars as pl
 
     assert field.column is not None  # noqa: S101 - narrowed by the caller
-    bare = pl.col(f"field_{field.place}").str.strip_prefix(field.lead)
+    bare = _piece_of(field).str.strip_prefix(field.lead)
     if field.tail:
         bare = bare.str.strip_suffix(field.tail)
     dtype = dtypes[field.column]
@@ -284,15 +294,26 @@ def with_ranks(frame: pl.DataFrame) -> pl.DataFrame:
     """Replace the ``tags`` column by ``tp, dp, pp, ep``; columns of absent tags are left out."""
     import polars as pl
 
-    names = frame["tags"].unique().to_list()
-    known = {name: ranks_of(name or "") for name in names}
-    columns = []
+    tags = frame["tags"]
+    codes, kinds = tags.to_physical(), tags.unique().drop_nulls()
+    known = {code: ranks_of(name) for code, name in zip(kinds.to_physical().to_list(), kinds.to_list(), strict=True)}
+    columns: list[pl.Expr | pl.Series] = []
     for place, column in enumerate(("tp", "dp", "pp", "ep")):
-        numbers = {name: ranks[place] for name, ranks in known.items() if ranks[place] is not None}
-        if not numbers:
+        numbers = [known[code][place] if code in known else None for code in range(max(known, default=-1) + 1)]
+        if all(number is None for number in numbers):
             continue
-        if len(set(numbers.values())) == 1 and len(numbers) == len(names):
-            columns.append(pl.lit(next(iter(numbers.values())), dtype=pl.UInt16).alias(column))
+        if not tags.null_count() and len({ranks[place] for ranks in known.values()}) == 1:
+            columns.append(pl.lit(next(iter(known.values()))[place], dtype=pl.UInt16).alias(column))
         else:
-            columns.append(pl.col("tags").cast(pl.String).replace_strict(numbers, default=None, return_dtype=pl.UInt16).alias(column))
+            columns.append(cut_like(pl.Series(numbers, dtype=pl.UInt16).gather(codes).alias(column), tags))
     return frame.with_columns(columns).drop("tags")
+
+
+def cut_like(values: pl.Series, pattern: pl.Series) -> pl.Series:
+    """``values`` in pieces as long as those of ``pattern``: a column in other pieces than its frame's makes polars copy the whole frame."""
+    import polars as pl
+
+    lengths = pattern.chunk_lengths()
+    if len(lengths) < 2:
+        return values
+    return pl.concat([values.slice(end - length, length) for end, length in zip(accumulate(lengths), lengths, strict=True)])

@@ -61,7 +61,14 @@ def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = ()) -> ChunkResult:
         others, more = _without_access(_cleaned(others))
         access += more
     last = tail["line"][0] or "" if unterminated else None
-    return ChunkResult(lines.height, frames, pl.concat([*leftovers, others]), access, last)
+    return ChunkResult(lines.height, frames, _copied(pl.concat([*leftovers, others])), access, last)
+
+
+def _copied(lines: pl.DataFrame) -> pl.DataFrame:
+    """The same few lines in memory of their own: they wait for others, and as views they would keep the whole chunk from being reused."""
+    import polars as pl
+
+    return lines.with_columns(pl.concat_str("line", pl.lit("")))
 
 
 def _batches(lines: pl.DataFrame, *, coloured: bool) -> tuple[dict[str, list[pl.DataFrame]], list[pl.DataFrame], pl.DataFrame]:

@@ -88,11 +88,12 @@ def parse(
             for found in log.pieces():
                 for name, frames in found.items():
                     pieces.setdefault(name, []).extend(frames)
-        for name, frames in pieces.items():
-            if frames:
+        for name in list(pieces):  # one by one, so that the memory of one is there for the next
+            if frames := pieces.pop(name):
                 gathered[name].append(with_source(log.source.name, frames, log.launches, newest_first=log.source.newest_first))
+            del frames
     return ParsedLog(
-        frames={name: complete(name, frames) for name, frames in gathered.items()},
+        frames={name: complete(name, gathered.pop(name)) for name in FRAMES},
         coverage=_coverage(logs),
         sources=tuple(source.name for source in sources),
         is_sglang=any(log.tally.sglang for log in logs),

@@ -104,6 +104,8 @@ class SourceLog:
         for name, found in pieces.items():
             for frame in found:
                 self._reader.saw(_KINDS.get(name, name), [c for c in frame.columns if c not in _PLACE and frame[c].null_count() == 0])
+        # few large pieces: whatever looks at a frame later visits each of them
+        pieces = {name: [pl.concat(found, how="diagonal").rechunk()] if len(found) > 1 else found for name, found in pieces.items()}
         self._feed(left.rest, group[-1])
         self.tally.add_unknown(left.unknown, left.unknown_examples)
         for name, found in self._rows().items():
@@ -137,8 +139,11 @@ class SourceLog:
             return
         with ThreadPoolExecutor(self._threads) as pool:
             waiting: deque[tuple[int, Future[ChunkResult]]] = deque()
-            for chunk in chain((first, second), chunks):
+            ahead = chain((first, second), chunks)
+            del first, second  # a chunk is large: nobody may hold it longer than it is read
+            for chunk in ahead:
                 waiting.append((chunk.offset, pool.submit(read_chunk, chunk.data, wrappers)))
+                del chunk
                 if len(waiting) > self._threads:
                     offset, result = waiting.popleft()
                     yield offset, result.result()

@@ -47,8 +47,9 @@ def exact_reads(descriptor: int, size: int) -> Iterator[bytes]:
         block = os.pread(descriptor, stop - begin, begin)
         if not block:
             return  # the file was cut short while it was read
-        yield block
         begin = stop
+        yield block
+        del block  # before the next one is read
 
 
 def _after_last_newline(descriptor: int, begin: int, stop: int, end: int) -> int:

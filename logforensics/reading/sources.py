@@ -74,8 +74,9 @@ class Source:
         self._starts.clear()
         offset = 0
         for data in self._unsplit(self._blocks(size)):
-            yield Chunk(data, offset)
             offset += len(data)
+            yield Chunk(data, offset - len(data))
+            del data  # before the next one is read: blocks are large
 
     def remember(self, line: int, offset: int) -> None:
         """Keep that this 1-based line begins at this offset: whoever has split a chunk into lines knows their number, and counting costs."""
@@ -109,8 +110,10 @@ class Source:
             while keep and splitting and any(wrapper.goes_on(_last_line(data, keep)) for wrapper in splitting):
                 keep = data.rfind(b"\n", 0, keep - 1) + 1
             data, carry = data[:keep], data[keep:]
+            del block
             if data:
                 yield data
+            del data
         if carry:
             yield carry
 
