@@ -225,9 +225,10 @@ class LineReader:
             return "parsed"
         self.tally.sglang |= frame in _SGLANG_ALONE
         self._traces.name_process(message)
-        row = _completed(frame, number, message, row)
         doubtful = cut and bool(pattern.fields)
-        return self._keep(pattern.event, frame, number, prefix, row, cut=doubtful, ends_well=_WHOLE_END.search(message[-16:]) is not None)
+        ends_well = _WHOLE_END.search(message[-16:]) is not None
+        rows = [_completed(frame, number, message, one) for one in pattern.rows(row, message)]
+        return worst(self._keep(pattern.event, frame, number, prefix, one, cut=doubtful, ends_well=ends_well) for one in rows)
 
     def _keep(self, kind: str, frame: str, number: int, prefix: Prefix, row: dict[str, Any], *, cut: bool, ends_well: bool) -> Outcome:
         """Emit a row, or set it aside where its record may have lost its end."""

@@ -56,7 +56,7 @@ def _check_columns(raw: Mapping[str, Any], pattern: Pattern, expression: re.Patt
     if "bulk" in raw:
         raise PatternError("'bulk' is for the built-in packs: leave it out")
     dtypes = dtypes_of(pattern.frame) if pattern.frame else {}
-    if unknown := expression.groupindex.keys() - dtypes.keys():
+    if unknown := expression.groupindex.keys() - dtypes.keys() - {value[1:-1] for _, value in pattern.sets}:
         raise PatternError(f"the 'regex' has the group {min(unknown)!r}, and frame {pattern.frame!r} has no such column")
     for column, value in pattern.constants.items():
         kinds = (int,) if dtypes[column] in INTEGERS else _TYPES.get(dtypes[column], (str,))
@@ -72,8 +72,9 @@ def _check_samples(path: Path, line: int, pattern: Pattern, both: Packs) -> None
         reader = LineReader(packs=both)
         reader.feed(1, sample.line, known=True)
         reader.close()
-        rows = reader.take().get(pattern.frame or "", [])
-        got = rows[0][3] | {name: rank for name, rank in rows[0][2]._asdict().items() if name in sample.gives} if rows else {}
-        given = {name: got.get(name) for name in sample.gives}
-        if given != dict(sample.gives):
-            raise PatternError(f"{path}:{line}: sample {number} gives {given or 'no row'}, not {dict(sample.gives)}")
+        rows = [row[3] | row[2]._asdict() for row in reader.take().get(pattern.frame or "", [])]
+        wanted = [dict(columns) for columns in sample.gives]
+        given = [{name: row.get(name) for name in columns} for row, columns in zip(rows, wanted, strict=False)]
+        if given != wanted:
+            told = [" and ".join(str(columns) for columns in found) for found in (given, wanted)]
+            raise PatternError(f"{path}:{line}: sample {number} gives {told[0] or 'no row'}, not {told[1]}")

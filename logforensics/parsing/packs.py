@@ -7,9 +7,11 @@ A pattern names its event and frame, the literal it is recognised by, and where 
 ``regex``   named groups become columns, for what labels cannot say · ``set`` constant columns · ``required`` columns that must be found
 ``bulk``    the whole message as an expression of Rust's regex crate, for lines that come by the thousand (see parsing/bulk.py)
 ``bulk_open = true`` the ``bulk`` expression describes only the message's beginning; the message must end with a closing bracket
+``sets``    one row of `overrides` for each flag = new value: a constant, ``{group}``, empty (unsaid), or ``=``, what stands after the flag
+            (no row where it does not); the group ``old`` belongs to the first
 ``bare = true`` the record has no bracket of SGLang's even where others have one (progress bars)
 ``unbroken = false`` allows a number at the very end of a piece that was cut off by another record
-``[[pattern.sample]]`` a line and what it gives, run as a test.
+``[[pattern.sample]]`` a line and what it gives (a list where it gives several rows), run as a test.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import re
 import sys
 import zlib
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,13 +32,29 @@ from logforensics.parsing.patterns import INTEGERS, KEY, Packs, Pattern, Sample,
 from logforensics.schema import FRAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 _COMPILED = "compiled.json"
 _INSTALLED = "_patterns"  # the folder's name inside an installed wheel
 _LAST = "notices.toml"  # what gives a row of its own is tried first
 _KEYS = frozenset(
-    ["event", "frame", "head", "find", "fields", "text", "regex", "set", "required", "unbroken", "bare", "bulk", "bulk_open", "sample"]
+    [
+        "event",
+        "frame",
+        "head",
+        "find",
+        "fields",
+        "text",
+        "regex",
+        "set",
+        "required",
+        "unbroken",
+        "bare",
+        "bulk",
+        "bulk_open",
+        "sets",
+        "sample",
+    ]
 ) | {"since", "until", "note", "level"}
 
 
@@ -190,6 +209,8 @@ def compile_pattern(raw: Mapping[str, Any], origin: str) -> Pattern:
     columns = {*raw.get("fields", {}), *raw.get("text", {}), *raw.get("set", {}), *raw.get("required", [])}
     if frame and (unknown_columns := columns - dtypes.keys()):
         raise PatternError(f"{origin}: frame {frame!r} has no column {min(unknown_columns)!r}")
+    if raw.get("sets") and frame != "overrides":
+        raise PatternError(f"{origin}: 'sets' is for the frame 'overrides'")
     return Pattern(
         event=raw["event"],
         frame=frame,
@@ -205,8 +226,13 @@ def compile_pattern(raw: Mapping[str, Any], origin: str) -> Pattern:
         bulk=raw.get("bulk"),
         bulk_open=raw.get("bulk_open", False),
         origin=origin,
-        samples=tuple(Sample(sample["line"], sample["gives"]) for sample in raw.get("sample", [])),
+        sets=tuple(raw.get("sets", {}).items()),
+        samples=tuple(Sample(sample["line"], _rows_of(sample["gives"])) for sample in raw.get("sample", [])),
     )
+
+
+def _rows_of(gives: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    return (gives,) if isinstance(gives, Mapping) else tuple(gives)
 
 
 def _texts_of(value: str | Sequence[str] | None) -> tuple[str, ...]:

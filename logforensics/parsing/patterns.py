@@ -26,10 +26,10 @@ class CutRecord(Exception):  # noqa: N818 - control flow between pattern and rea
 
 @record(frozen=True)
 class Sample:
-    """A line that the pattern must read, and the columns it must give."""
+    """A line that the pattern must read, and the columns it must give, one mapping for each row."""
 
     line: str
-    gives: Mapping[str, Any]
+    gives: tuple[Mapping[str, Any], ...]
 
 
 @record(frozen=True)
@@ -50,6 +50,7 @@ class Pattern:
     bulk: str | None
     bulk_open: bool
     origin: str
+    sets: tuple[tuple[str, str], ...] = ()  # flag, new value: one row for each
     samples: tuple[Sample, ...] = field(default=(), compare=False)
 
     def read(self, message: str, *, cut: bool) -> dict[str, Any] | None:
@@ -73,6 +74,16 @@ class Pattern:
         if not self.required <= row.keys() or (cut and self.fields and not any(column in row for column, _, _ in self.fields)):
             raise CutRecord
         return row
+
+    def rows(self, row: dict[str, Any], message: str) -> list[dict[str, Any]]:
+        """What :meth:`read` gave, as the rows it stands for: one, or one for each flag that the message says was set."""
+        if not self.sets:
+            return [row]
+        values = [(flag, value, _set_to(flag, value, row, message)) for flag, value in self.sets]
+        rows: list[dict[str, Any]] = [{"flag": flag, "new": new} for flag, value, new in values if new is not None or value != "="]
+        if rows and "old" in row:
+            rows[0]["old"] = row["old"]
+        return rows
 
     def _named(self, found: re.Match[str], end: int) -> dict[str, Any]:
         groups = {name: value for name, value in found.groupdict().items() if value is not None}
@@ -146,6 +157,17 @@ def compiled(expression: str) -> re.Pattern[str]:
 def dtypes_of(frame: str) -> dict[str, str]:
     """The dtype name of each column of a frame."""
     return {column.name: column.dtype for column in FRAMES[frame]}
+
+
+def _set_to(flag: str, value: str, groups: Mapping[str, Any], message: str) -> str | None:
+    """The new value of a flag: a constant, a named group (``{name}``), what the message prints after ``flag=`` (``=``), or unsaid (empty)."""
+    if value == "=":
+        spelled = flag.replace("_", "[-_]")
+        found = re.search(rf"(?:(?<![\w-])|--){spelled}(?: ?==? ?|'?: | to | )['`\"]?([\w./+-]*\w)", message)
+        return found[1] if found else None
+    if value.startswith("{") and value.endswith("}"):
+        return groups.get(value[1:-1])
+    return value or None
 
 
 def _typed(value: str, dtype: str | None) -> int | float | str:

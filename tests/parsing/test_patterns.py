@@ -24,10 +24,10 @@ def test_a_sample_gives_what_it_says(pattern: Pattern, sample: Sample) -> None:
     reader.close()
     rows = [row for name, found in reader.take().items() if name == pattern.frame for row in found]
 
-    assert len(rows) == 1
-    _, _, ranks, columns = rows[0]
-    given = columns | {name: number for name, number in ranks._asdict().items() if name in sample.gives}
-    assert {name: given.get(name) for name in sample.gives} == dict(sample.gives)
+    assert len(rows) == len(sample.gives)
+    for (_, _, ranks, columns), wanted in zip(rows, sample.gives, strict=True):
+        given = ranks._asdict() | columns
+        assert {name: given.get(name) for name in wanted} == dict(wanted)
     assert reader.tally.unknown == reader.tally.damaged == 0
 
 
