@@ -185,6 +185,37 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         ("status", _COUNT, "", "HTTP status; rows only for status codes other than 200"),
         ("text", _TEXT, "", "the line's message, cut at 400 characters"),
     ),
+    "router": _columns(
+        ("level", _TEXT, "", "error, warning or info"),
+        ("target", _TEXT, "", "module of the router, such as smg::routers::http::router"),
+        ("place", _TEXT, "", "source file and line of the router"),
+        (
+            "event",
+            _TEXT,
+            "",
+            (
+                "request, response, request_failed, no_worker, retry, circuit_breaker, starting, ready, worker_added, worker_removed, "
+                "worker_failed, …; null for others"
+            ),
+        ),
+        ("worker_url", _TEXT, "", "the server the line is about, where it names one"),
+        ("method", _TEXT, "", "HTTP method of the request it belongs to"),
+        ("path", _TEXT, "", "HTTP path of the request it belongs to"),
+        ("request_id", _TEXT, "", "the router's id of the request"),
+        ("status", _COUNT, "", "HTTP status of the answer"),
+        ("latency_ms", _FLOAT, "ms", "time from request to answer"),
+        ("error", _TEXT, "", "the error the line names"),
+        ("text", _TEXT, "", "the line's message with its fields, cut at 400 characters; the router's times are UTC"),
+    ),
+    "benchmark": _columns(
+        ("block", "UInt64", "", "line of the block's title: figures with the same one belong together"),
+        ("title", _TEXT, "", "title of the block: Serving Benchmark Result, …"),
+        ("section", _TEXT, "", "heading above the figure: End-to-End Latency, …; null before the first"),
+        ("name", _TEXT, "", "what was measured, as printed: Mean TTFT, Request throughput, …"),
+        ("unit", _TEXT, "", "its unit as printed: ms, req/s, tok/s, …; null where none is printed"),
+        ("value", _FLOAT, "", "the figure; null where it is none"),
+        ("text", _TEXT, "", "the value as printed, which may be a word (backend, inf)"),
+    ),
     "notices": _columns(
         ("level", _TEXT, "", "error, warning, info or unknown"),
         ("logger", _TEXT, "", "logger or file name where printed"),

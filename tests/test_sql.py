@@ -43,7 +43,7 @@ def test_a_join_over_frames() -> None:
     ("query", "message"),
     [
         ("selec", "cannot be answered"),
-        ("select * from decodes", "relation 'decodes' was not found; the tables are capacity, decode"),
+        ("select * from decodes", "relation 'decodes' was not found; the tables are benchmark, capacity, decode"),
         ("select nothing from decode", "nothing"),
         ("", "cannot be answered"),
     ],

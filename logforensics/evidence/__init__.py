@@ -5,6 +5,7 @@ The door of this room: :func:`separate` tells logs from the files beside them, :
 
 from __future__ import annotations
 
+from logforensics.evidence.bench import BenchBlock, block_at
 from logforensics.evidence.facts import (
     ContainerEnd,
     Fact,
@@ -25,6 +26,7 @@ from logforensics.evidence.side import Found, Side, SideFile, is_side, separate
 
 __all__ = [
     "KINDS",
+    "BenchBlock",
     "ContainerEnd",
     "Fact",
     "Figure",
@@ -41,6 +43,7 @@ __all__ = [
     "Size",
     "ThreadStack",
     "Xid",
+    "block_at",
     "is_side",
     "kinds_of",
     "separate",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from logforensics import lazy_re
-from logforensics.evidence import containers, kernel, memory, nvidia, programs
+from logforensics.evidence import bench, containers, kernel, memory, nvidia, programs
 from logforensics.evidence.facts import Fact
 from logforensics.records import record
 
@@ -48,7 +48,7 @@ KINDS = (
     Kind("kubectl describe", containers.is_kubectl_describe, containers.read_kubectl_describe),
     Kind("py-spy dump", programs.is_stacks, programs.read_stacks),
     Kind("NCCL debug log", _by_lines(programs.is_nccl_log), programs.read_nccl_log, is_log=True),
-    Kind("bench_serving result", programs.is_bench, programs.read_bench),
+    Kind("bench_serving result", bench.is_bench, bench.read_bench),
     Kind("versions", programs.is_versions, programs.read_versions),
 )
 

@@ -1,4 +1,4 @@
-"""What other programs say of a server: py-spy's stacks, NCCL's debug log, bench_serving's result, versions that ``collect`` noted."""
+"""What other programs say of a server: py-spy's stacks, NCCL's debug log, versions that ``collect`` noted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from logforensics import lazy_re
-from logforensics.evidence.facts import Fact, Figure, NcclWarning, PackageVersion, ThreadStack
+from logforensics.evidence.facts import Fact, NcclWarning, PackageVersion, ThreadStack
 
 # ---------------------------------------------------------------------------------------------------------------- py-spy dump
 
@@ -66,29 +66,6 @@ def read_nccl_log(text: str) -> tuple[Fact, ...]:
             found.append(NcclWarning(number, warning["text"].strip()))
         elif version := _NCCL_VERSION.search(line):
             found.append(PackageVersion(number, "nccl", version["version"]))
-    return tuple(found)
-
-
-# ---------------------------------------------------------------------------------------------------------------- bench_serving
-
-_FIGURE = lazy_re.compile(r"^(?P<name>[A-Z][A-Za-z0-9 /%()._-]{2,60}):\s+(?P<value>\d{1,12}(?:\.\d{1,6})?)\s*$")
-
-
-def is_bench(text: str) -> bool:
-    """The result table of ``sglang.bench_serving``."""
-    return _find(r"^=+ ?Serving Benchmark Result ?=+", text)
-
-
-def read_bench(text: str) -> tuple[Fact, ...]:
-    """Every figure of the table under the name it has there."""
-    inside, found = False, []
-    for number, line in enumerate(text.split("\n"), 1):
-        if "Serving Benchmark Result" in line:
-            inside = True
-        elif inside and re.match(r"^=+\s*$", line):
-            inside = False
-        elif inside and (row := _FIGURE.match(line)):
-            found.append(Figure(number, row["name"], float(row["value"])))
     return tuple(found)
 
 

@@ -13,12 +13,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from logforensics import lazy_re
+from logforensics.evidence import BenchBlock, block_at
 from logforensics.parsing import batch, pieces, progress, tracebacks
 from logforensics.parsing.bulk import LEVELS
 from logforensics.parsing.dumps import Dump
 from logforensics.parsing.packs import load
 from logforensics.parsing.patterns import CutRecord, Packs, Pattern
 from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
+from logforensics.parsing.router import read_router
 from logforensics.parsing.server_args import read_server_args
 from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
 from logforensics.records import record
@@ -70,6 +72,7 @@ class LineReader:
         self._packs = packs or load()
         self._traces = tracebacks.OpenTraces()
         self._dump: Dump | None = None
+        self._bench: BenchBlock | None = None
         self._stamped = stamped
         self._whole: set[tuple[str, frozenset[str]]] = set()
         self._doubtful: list[_Doubtful] = []
@@ -134,8 +137,14 @@ class LineReader:
     def _piece(self, number: int, piece: str, *, known: bool, cut: bool) -> Outcome:
         if known and "% Completed |" in piece and (bars := list(progress.BAR.finditer(piece))):
             return self._bars(number, piece, bars)
+        if not cut and (found := read_router(piece)) is not None:
+            self.tally.sglang = True
+            self._emit("router", number, Prefix(found[0], NO_RANKS, 0, own=False), found[1])
+            return "parsed"
         prefix = read_prefix(piece)
         message = piece[prefix.end :]
+        if not prefix.end and self._in_bench(number, message, cut=cut):
+            return "parsed"
         if self._in_dump(prefix, message) or self._in_trace(number, prefix, message, known=known):
             return "parsed"
         if not message.strip():
@@ -286,6 +295,20 @@ class LineReader:
             self._dump = Dump(self._next - self._step, prefix, message)
             return True
         return False
+
+    def _in_bench(self, number: int, message: str, *, cut: bool) -> bool:
+        """Take a line of a benchmark's result table, which a client printed into the same terminal."""
+        block = self._bench
+        if block is not None and block.open and not cut:
+            before = len(block.figures)
+            if block.accept(number, message):
+                for _, figure in block.figures[before:]:
+                    row = {"block": block.line, "title": block.title, "section": figure.section, "name": figure.name}
+                    row |= {"unit": figure.unit, "value": figure.value, "text": figure.text}
+                    self._emit("benchmark", number, Prefix(None, NO_RANKS, 0, own=False), row)
+                return bool(message.strip())
+        self._bench = block_at(number, message)
+        return self._bench is not None
 
     def _end_dump(self) -> None:
         dump, self._dump = self._dump, None

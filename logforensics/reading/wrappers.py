@@ -81,6 +81,8 @@ WRAPPERS = (
 )
 _COMPILED = {wrapper: lazy_re.compile(wrapper.expression) for wrapper in WRAPPERS}
 _STAMP = lazy_re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
+# the router writes JSON itself: its level and module are no wrapper
+_ROUTER_JSON = lazy_re.compile(r'"target" ?: ?"(?:smg|sglang_router|sgl_model_gateway)\w*')
 _ESCAPES = lazy_re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -110,7 +112,7 @@ def is_newest_first(head: bytes) -> bool:
 
 def _outermost(lines: Sequence[str]) -> Wrapper | None:
     for wrapper, expression in _COMPILED.items():
-        hits = sum(expression.match(line) is not None for line in lines)
+        hits = sum(expression.match(line) is not None and _ROUTER_JSON.search(line) is None for line in lines)
         if hits > 1 and hits >= wrapper.share * len(lines):
             return wrapper
     return None
