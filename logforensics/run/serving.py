@@ -277,9 +277,10 @@ def _retractions(lines: pl.DataFrame) -> tuple[Retraction, ...]:
         pl.col("tp").is_not_null() & (since <= _SAME_EVENT_SECONDS) & (pl.col("tp") != pl.col("tp").shift(1).over(key))
     ).to_series()
     events = lines.filter(~again.fill_null(value=False))
+    columns = ("source", "line", "time", "retracted_req", "new_token_ratio_old", "new_token_ratio_new")
     return tuple(
-        Retraction(mark_at(events, place), row[0] or 0, row[1], row[2])
-        for place, row in enumerate(events.select("retracted_req", "new_token_ratio_old", "new_token_ratio_new").iter_rows())
+        Retraction(Mark(source, line, time), requests or 0, old, new)
+        for source, line, time, requests, old, new in events.select(columns).iter_rows()
     )
 
 
