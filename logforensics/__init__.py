@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from logforensics.hardware import Hardware
     from logforensics.parsing import ParsedLog, parse
     from logforensics.preflight import preflight
+    from logforensics.progress import Progress
     from logforensics.reporting import report
     from logforensics.watching import watch
 
@@ -27,6 +28,7 @@ __all__ = [
     "Hardware",
     "LogforensicsError",
     "ParsedLog",
+    "Progress",
     "__version__",
     "compare",
     "diagnose",
@@ -43,6 +45,7 @@ _HOMES = {
     "Hardware": "logforensics.hardware",
     "LogforensicsError": "logforensics.errors",
     "ParsedLog": "logforensics.parsing",
+    "Progress": "logforensics.progress",
     "__version__": "logforensics._version",
     "compare": "logforensics.comparison",
     "diagnose": "logforensics.engine",

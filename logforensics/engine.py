@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from logforensics import progress
 from logforensics.command import LaunchCommand, from_server_args, read_command, rewrite
 from logforensics.diagnosis import CorrectedCommand, Diagnosis
 from logforensics.errors import CommandError, InputError
@@ -58,6 +59,7 @@ def diagnose(
     """
     own = load_rules(rules) if rules is not None else ()
     parsed = log if isinstance(log, ParsedLog) else parse(log, patterns=patterns)
+    progress.now("diagnosing")
     case = make_case(build_run(parsed), hardware=hardware, launch_command=launch_command, version=version, model_config=model_config)
     findings, failed = _apply(case, own)
     if not _speaks_of_sglang(case.run) and not any(finding.severity in _LOUD for finding in findings):

@@ -39,6 +39,7 @@ def run(
     hours: Hours = 24,
     output: Bundle = Path("bundle.tar.zst"),
     quiet: Quiet = False,
+    no_progress: options.NoProgress = False,
 ) -> int:
     """Gather what a diagnosis needs beside the log, on the server's machine.
 
@@ -46,9 +47,11 @@ def run(
     masked. Docker and Kubernetes are asked only about what you name. What could not be had is listed, and is no error.
     """
     from logforensics.cli.output import emit
+    from logforensics.cli.waiting import waiting
     from logforensics.collecting import collect
 
-    found = collect(output, logs=log or (), pid=pid, containers=docker or (), pods=pod or (), hours=hours)
+    with waiting(wanted=not (quiet or no_progress)):
+        found = collect(output, logs=log or (), pid=pid, containers=docker or (), pods=pod or (), hours=hours)
     if not quiet:
         emit(_told(found))
     return 0

@@ -41,6 +41,7 @@ def run(
     output: options.Output = None,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
 ) -> int:
     """Say which of two or more runs is better, by how much, and through what.
 
@@ -48,11 +49,13 @@ def run(
     side. Runs that cannot be compared are called so, and a difference that two starts of one configuration show too is not called one.
     """
     from logforensics.cli.output import emit, screen
+    from logforensics.cli.waiting import waiting
     from logforensics.comparison import compare
     from logforensics.render import Detail
     from logforensics.render.comparison import render_comparison
 
-    comparison = compare(*log, baseline=baseline, by=by, context_len=context_length)
+    with waiting(wanted=not (quiet or no_progress), no_color=no_color):
+        comparison = compare(*log, baseline=baseline, by=by, context_len=context_length)
     detail = Detail.VERBOSE if verbose else Detail.QUIET if quiet else Detail.NORMAL
     view = screen(no_color=no_color, detail=detail, to_file=output is not None)
     emit(render_comparison(comparison, format.value, view), output)

@@ -122,4 +122,5 @@ _KEYS: Mapping[str, Callable[[Any], Any]] = {
     "patterns": _path,
     "fail_on": _severity,
     "no_color": _switch,
+    "no_progress": _switch,
 }

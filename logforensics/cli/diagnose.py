@@ -38,6 +38,7 @@ def run(
     output: options.Output = None,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
 ) -> int:
     """Say what went wrong and what to change.
 
@@ -48,20 +49,22 @@ def run(
     """
     from logforensics.cli.machine import hardware_of
     from logforensics.cli.output import emit, screen
+    from logforensics.cli.waiting import waiting
     from logforensics.render import Detail, render
 
     hardware = hardware_of(host_ram, gpu_memory, gpus)
     from logforensics.engine import diagnose  # polars comes with it: only once the options are known to be good
 
-    diagnosis = diagnose(
-        log,
-        hardware=hardware,
-        launch_command=launch_command,
-        version=sglang_version,
-        model_config=model_config,
-        rules=rules,
-        patterns=patterns,
-    )
+    with waiting(wanted=not (quiet or no_progress), no_color=no_color):
+        diagnosis = diagnose(
+            log,
+            hardware=hardware,
+            launch_command=launch_command,
+            version=sglang_version,
+            model_config=model_config,
+            rules=rules,
+            patterns=patterns,
+        )
     detail = Detail.VERBOSE if verbose else Detail.QUIET if quiet else Detail.NORMAL
     view = screen(no_color=no_color, detail=detail, to_file=output is not None)
     emit(render(diagnosis, format.value, view), output)

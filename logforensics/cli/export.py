@@ -28,7 +28,7 @@ What = Annotated[Kind, typer.Argument(metavar="trace|lnav|openmetrics", help="Th
 Logs = Annotated[list[str] | None, typer.Argument(metavar="LOG", help="Log files; - is standard input. lnav needs none.")]
 
 
-def run(kind: What, log: Logs = None, *, output: options.Output = None) -> int:
+def run(kind: What, log: Logs = None, *, output: options.Output = None, no_progress: options.NoProgress = False) -> int:
     """Write a log in a form that other tools open.
 
     trace: stages, batches and requests per rank, for ui.perfetto.dev or chrome://tracing. openmetrics: the series of a run under SGLang's
@@ -43,9 +43,14 @@ def run(kind: What, log: Logs = None, *, output: options.Output = None) -> int:
         return 0
     if not log:
         raise InputError(f"export {kind.value} needs a log: logforensics export {kind.value} server.log -o FILE")
+    from logforensics.cli.waiting import waiting
     from logforensics.parsing import parse
+    from logforensics.progress import now
 
-    parsed = parse(log)
-    parsed.require_sglang()
-    emit("".join(trace_events(parsed) if kind is Kind.TRACE else openmetrics(parsed)), output)
+    with waiting(wanted=not no_progress):
+        parsed = parse(log)
+        parsed.require_sglang()
+        now(f"writing {kind.value}")
+        text = "".join(trace_events(parsed) if kind is Kind.TRACE else openmetrics(parsed))
+    emit(text, output)
     return 0

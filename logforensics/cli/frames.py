@@ -29,20 +29,27 @@ Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Fol
 Format = Annotated[TableFormat, typer.Option("--format", help="Form of the files; json is one object per line.")]
 
 
-def run(log: options.Logs, *, output: Folder, format: Format = TableFormat.PARQUET) -> int:  # noqa: A002 (the option's name)
+def run(
+    log: options.Logs,
+    *,
+    output: Folder,
+    format: Format = TableFormat.PARQUET,  # noqa: A002 (the option's name)
+    no_progress: options.NoProgress = False,
+) -> int:
     """Write what a log says as tables.
 
     One file per frame (prefill, decode, memory, errors, ...); every row has its line number in the log.
     """
     from logforensics.cli.output import emit
+    from logforensics.cli.waiting import waiting
     from logforensics.parsing import stream
     from logforensics.parsing.assembly import complete
     from logforensics.render import FrameFiles
     from logforensics.render.words import coverage_sentence, plural
     from logforensics.schema import FRAMES
 
-    pieces = stream(log)
-    with FrameFiles(output, format.value) as files:
+    with waiting(wanted=not no_progress), FrameFiles(output, format.value) as files:
+        pieces = stream(log)
         for name, piece in pieces:
             files.write(name, piece)
         pieces.require_sglang()

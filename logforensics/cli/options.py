@@ -75,4 +75,5 @@ NoColor = Annotated[bool, typer.Option("--no-color", help="No colours (so does t
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE, whole or not at all.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Every cited line, every remark.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="The verdict only.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar; without a terminal there is none anyway.")]
 Version = Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")]

@@ -28,16 +28,18 @@ Limit = Annotated[int, typer.Option("--limit", min=1, help="Show at most so many
 @app.command(
     "unknown", epilog=options.examples("logforensics patterns unknown server.log", "logforensics patterns unknown logs/ --limit 50")
 )
-def unknown(log: options.Logs, *, limit: Limit = 20) -> int:
+def unknown(log: options.Logs, *, limit: Limit = 20, no_progress: options.NoProgress = False) -> int:
     """List the lines no pattern knows, by template.
 
     Most frequent first, with <*> for what varies and the line of the first one.
     """
     from logforensics.cli.output import emit
+    from logforensics.cli.waiting import waiting
     from logforensics.parsing.audit import unknown_templates
     from logforensics.render.words import plural
 
-    groups = unknown_templates(log)
+    with waiting(wanted=not no_progress):
+        groups = unknown_templates(log)
     lines = [f"{group.count:>8}  {group.template}\n          first at {group.source}:{group.line}" for group in groups[:limit]]
     total = sum(group.count for group in groups)
     lines.append(f"{plural(total, 'unknown line')} in {plural(len(groups), 'template')}")

@@ -32,6 +32,7 @@ def run(
     sglang_version: options.SglangVersion = None,
     model_config: options.ModelConfig = None,
     quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
 ) -> int:
     """Write a post-mortem that a team can publish.
 
@@ -43,22 +44,24 @@ def run(
     """
     from logforensics.cli.machine import hardware_of
     from logforensics.cli.output import emit
+    from logforensics.cli.waiting import waiting
     from logforensics.reporting.api import form_of
 
     form_of(output)
     hardware = hardware_of(host_ram, gpu_memory, gpus)
     from logforensics.reporting import report
 
-    written = report(
-        log,
-        output,
-        title=title,
-        anonymize=anonymize,
-        hardware=hardware,
-        launch_command=launch_command,
-        version=sglang_version,
-        model_config=model_config,
-    )
+    with waiting(wanted=not (quiet or no_progress)):
+        written = report(
+            log,
+            output,
+            title=title,
+            anonymize=anonymize,
+            hardware=hardware,
+            launch_command=launch_command,
+            version=sglang_version,
+            model_config=model_config,
+        )
     if not quiet:
         emit("".join(f"{path}\n" for path in written))
     return 0

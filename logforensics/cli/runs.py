@@ -54,6 +54,7 @@ def run(
     no_color: options.NoColor = False,
     output: options.Output = None,
     verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
 ) -> int:
     """Show every run under a folder as a table.
 
@@ -62,10 +63,12 @@ def run(
     """
     from logforensics.cli.data import emit_bytes
     from logforensics.cli.output import emit, say, screen
+    from logforensics.cli.waiting import waiting
     from logforensics.render.tables import data, render_runs
     from logforensics.runs import find_runs
 
-    runs = find_runs(*folder, where=where, sort=sort, use_cache=not no_cache)
+    with waiting(wanted=not no_progress, no_color=no_color):
+        runs = find_runs(*folder, where=where, sort=sort, use_cache=not no_cache)
     names = _checked(runs, columns)
     if verbose:
         for _, problem in runs.skipped:

@@ -36,6 +36,7 @@ def run(
     format: Format = TableFormat.TABLE,  # noqa: A002 (the option's name)
     no_color: options.NoColor = False,
     output: options.Output = None,
+    no_progress: options.NoProgress = False,
 ) -> int:
     """Ask a log in SQL.
 
@@ -43,13 +44,17 @@ def run(
     """
     from logforensics.cli.data import emit_bytes
     from logforensics.cli.output import emit, screen
+    from logforensics.cli.waiting import waiting
     from logforensics.parsing import parse
+    from logforensics.progress import now
     from logforensics.query import query_frames
     from logforensics.render.tables import data, frame_to_text
 
-    parsed = parse(log)
-    parsed.require_sglang()
-    answer = query_frames(parsed.frames, query)
+    with waiting(wanted=not no_progress, no_color=no_color):
+        parsed = parse(log)
+        parsed.require_sglang()
+        now("asking")
+        answer = query_frames(parsed.frames, query)
     if format is TableFormat.TABLE:
         emit(frame_to_text(answer, screen(no_color=no_color, to_file=output is not None)), output)
     else:

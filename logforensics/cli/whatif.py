@@ -31,6 +31,7 @@ def run(
     model_config: options.ModelConfig = None,
     no_color: options.NoColor = False,
     output: options.Output = None,
+    no_progress: options.NoProgress = False,
 ) -> int:
     """Say what other server flags would have given, one row each.
 
@@ -40,10 +41,14 @@ def run(
     """
     from logforensics.cli.machine import hardware_of
     from logforensics.cli.output import emit, screen
+    from logforensics.cli.waiting import waiting
     from logforensics.render.whatif import render_whatif
     from logforensics.whatif import whatif
 
     hardware = hardware_of(host_ram, gpu_memory)
-    answer = whatif(log, context.args, hardware=hardware, launch_command=launch_command, version=sglang_version, model_config=model_config)
+    with waiting(wanted=not no_progress, no_color=no_color):
+        answer = whatif(
+            log, context.args, hardware=hardware, launch_command=launch_command, version=sglang_version, model_config=model_config
+        )
     emit(render_whatif(answer, format.value, screen(no_color=no_color, to_file=output is not None)), output)
     return 0

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logforensics import progress
 from logforensics._version import __version__
 from logforensics.collecting import asking, sources
 from logforensics.collecting.asking import Answer
@@ -75,7 +76,7 @@ def collect(
     opened = open_sources(logs) if logs else []
     wanted = [*sources.machine(hours), *(sources.process(pid) if pid is not None else ())]
     wanted += [*map(sources.container, containers), *map(sources.pod, pods)]
-    answers = [asking.ask(item, seconds) for item in wanted] + [asking.versions(_PROC)]
+    answers = [_asked(item, seconds) for item in progress.each(wanted)] + [asking.versions(_PROC)]
     if pid is None:
         answers.append(asking.limits())
     missed = tuple((answer.member, answer.failure) for answer in answers if answer.failure)
@@ -83,6 +84,11 @@ def collect(
     with replacing(path) as temporary:
         taken = _write(temporary, opened, [answer for answer in answers if not answer.failure], missed)
     return Collected(path, taken, missed)
+
+
+def _asked(wanted: sources.Command | sources.Files, seconds: float) -> Answer:
+    progress.now(wanted.member)
+    return asking.ask(wanted, seconds)
 
 
 def _write(path: Path, logs: Sequence[Source], answers: Iterable[Answer], missed: Sequence[tuple[str, str]]) -> tuple[Taken, ...]:
@@ -96,8 +102,8 @@ def _write(path: Path, logs: Sequence[Source], answers: Iterable[Answer], missed
         zstandard.ZstdCompressor(level=_LEVEL).stream_writer(raw) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for number, log in enumerate(logs):
-            taken.append(_add_log(archive, log, _member_of(log.name, number, [item.member for item in taken])))
+        for log in progress.each(logs, [log.size for log in logs]):
+            taken.append(_add_log(archive, log, _member_of(log.name, len(taken), [item.member for item in taken])))
         for answer in answers:
             data = answer.text.encode("utf-8", "replace")
             taken.append(_add(archive, Taken(answer.member, answer.origin, len(data)), io.BytesIO(data)))

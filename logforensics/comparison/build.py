@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from logforensics import progress
 from logforensics.comparison import settings
 from logforensics.comparison.capacity import implied_bytes_per_token
 from logforensics.comparison.figures import KINDS
@@ -41,6 +42,7 @@ def compare(*logs: Log | Iterable[Log], baseline: str | None = None, by: str | N
         what = f"only one value of {by}" if by else "only one run"
         raise InputError(f"{what} was given ({sides[0].label}): compare needs two; name another log, a folder, or a pattern")
     sides = _named(_baseline_first(sides, baseline))
+    progress.now("comparing")
     differences = settings.differences(sides)
     return Comparison(
         sides=tuple(sides),
@@ -55,7 +57,7 @@ def compare(*logs: Log | Iterable[Log], baseline: str | None = None, by: str | N
 
 def _flat(logs: Iterable[Log | Iterable[Log]]) -> Iterator[ParsedLog]:
     """Every log by itself; a folder, a pattern and an archive are several."""
-    for log in logs:
+    for log in progress.each(list(logs)):
         if isinstance(log, (ParsedLog, str, os.PathLike)):
             yield from by_source(log if isinstance(log, ParsedLog) else parse(log))
         else:
@@ -69,7 +71,7 @@ def _sides(logs: Sequence[ParsedLog], context_len: int | None) -> list[Side]:
     names = labels([", ".join(log.sources) for log in logs])
     if len(logs) == 1 and len(parts := by_start(logs[0])) > 1:
         logs, names = parts, [f"{names[0]} start {number}" for number in range(1, len(parts) + 1)]
-    sides = [read_side(log, name, context_len) for log, name in zip(logs, names, strict=True)]
+    sides = [read_side(log, name, context_len) for log, name in progress.each(list(zip(logs, names, strict=True)))]
     for log, side in zip(logs, sides, strict=True):
         if not side.figures.keys() - {"errors", "retractions"}:
             log.require_sglang()

@@ -133,8 +133,7 @@ def is_side(head: bytes) -> bool:
 
 
 def _head(source: Source) -> str:
-    chunk = next(source.chunks(_HEAD_BYTES), None)
-    return chunk.data[:_HEAD_BYTES].decode("utf-8", "replace").replace("\r\n", "\n") if chunk else ""
+    return source.head(_HEAD_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
 
 
 def _read(source: Source, kinds: tuple[Kind, ...]) -> SideFile:

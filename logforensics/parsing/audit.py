@@ -15,6 +15,7 @@ from logforensics.parsing.lines import LineReader
 from logforensics.parsing.prefix import read_prefix
 from logforensics.parsing.source_log import SourceLog
 from logforensics.parsing.templates import Template, read_templates
+from logforensics.progress import each
 from logforensics.reading import open_sources
 from logforensics.records import record
 
@@ -147,7 +148,8 @@ def unknown_templates(paths: Paths) -> list[Unknown]:
         raise LogforensicsError("grouping unknown lines needs drain3: pip install 'logforensics[patterns]'") from error
     miner = TemplateMiner(config=TemplateMinerConfig())
     first: dict[int, tuple[str, int, str]] = {}
-    for source in open_sources(paths):
+    sources = open_sources(paths)
+    for source in each(sources, [source.size for source in sources]):
         log = SourceLog(source, examples=_ALL)
         for _ in log.pieces():
             pass

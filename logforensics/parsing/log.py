@@ -16,6 +16,7 @@ from logforensics.parsing.assembly import complete, with_source
 from logforensics.parsing.own_packs import with_own
 from logforensics.parsing.source_log import THREADS, SourceLog
 from logforensics.parsing.tally import EXAMPLES
+from logforensics.progress import Listener, each, telling
 from logforensics.reading import Source, open_sources
 from logforensics.records import record
 from logforensics.schema import FRAMES
@@ -64,6 +65,7 @@ def parse(
     chunk_bytes: int | None = None,
     threads: int = THREADS,
     patterns: str | os.PathLike[str] | None = None,
+    progress: Listener | None = None,
 ) -> ParsedLog:
     """Read one or more logs (``-`` is standard input) into frames.
 
@@ -73,16 +75,30 @@ def parse(
         chunk_bytes: size of the pieces read at once; the rows do not depend on it.
         threads: worker threads for the vectorised part; the rows do not depend on it.
         patterns: a folder of pattern packs of one's own, which are tried before the built-in ones.
+        progress: is called with a :class:`logforensics.Progress` as reading goes on, many times a second: let it be quick.
 
     Raises:
         PatternError: a pack of one's own is malformed.
         InputError: a file is missing, empty, or binary, a folder holds no log, or only files that go beside a log were given.
     """
-    sources, side, beside = separate(open_sources(paths, follow=follow, also=is_side))
     packs = with_own(patterns) if patterns is not None else None
-    logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads, packs=packs) for source in sources]
+    with telling(progress):
+        sources, side, beside = separate(open_sources(paths, follow=follow, also=is_side))
+        logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads, packs=packs) for source in sources]
+        frames = _frames(logs)
+    return ParsedLog(
+        frames=frames,
+        coverage=_coverage(logs),
+        sources=tuple(source.name for source in sources),
+        is_sglang=any(log.tally.sglang for log in logs),
+        side=side,
+        _opened={source.name: source for source in (*sources, *beside)},
+    )
+
+
+def _frames(logs: Sequence[SourceLog]) -> dict[str, pl.DataFrame]:
     gathered: dict[str, list[pl.DataFrame]] = {name: [] for name in FRAMES}
-    for log in logs:
+    for log in each(logs, [log.source.size for log in logs]):
         pieces: dict[str, list[pl.DataFrame]] = {}
         with _without_cycle_collection():
             for found in log.pieces():
@@ -92,14 +108,7 @@ def parse(
             if frames := pieces.pop(name):
                 gathered[name].append(with_source(log.source.name, frames, log.launches, newest_first=log.source.newest_first))
             del frames
-    return ParsedLog(
-        frames={name: complete(name, gathered.pop(name)) for name in FRAMES},
-        coverage=_coverage(logs),
-        sources=tuple(source.name for source in sources),
-        is_sglang=any(log.tally.sglang for log in logs),
-        side=side,
-        _opened={source.name: source for source in (*sources, *beside)},
-    )
+    return {name: complete(name, gathered.pop(name)) for name in FRAMES}
 
 
 @contextmanager
@@ -127,7 +136,7 @@ class Stream:
 
     def __iter__(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Read the sources, one after the other, once."""
-        for log in self._logs:
+        for log in each(self._logs, [log.source.size for log in self._logs]):
             for found in log.pieces():
                 for name, frames in found.items():
                     if frames:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from logforensics import lazy_re
 from logforensics.errors import InputError
-from logforensics.reading.sources import STDIN_NAME, Source, describe, growing, standard_input
+from logforensics.reading.sources import STDIN_NAME, Source, describe, growing, piped, standard_input
 from logforensics.reading.streams import Layered, packing_of, read_errors, unpacked
 
 if TYPE_CHECKING:
@@ -102,8 +102,12 @@ def _readable(given: str, names: list[str], complaint: str, also: Also | None) -
 
 def _of_file(given: str, path: Path, also: Also | None) -> Iterator[Source]:
     try:
+        if path.is_fifo():  # such as <(ssh host cat server.log): what was read once is gone
+            yield piped(given, path.open("rb"), owned=True)
+            return
         with path.open("rb") as stream:
             head = stream.read(512)
+            size = os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise InputError(f"{given}: {error.strerror or error}") from error
     if head.startswith(b"PK\x03\x04"):
@@ -111,21 +115,21 @@ def _of_file(given: str, path: Path, also: Also | None) -> Iterator[Source]:
     elif _is_tar(head) or (packing_of(head) and _TAR_NAME.search(path.name)):
         yield from _of_archive(given, _tar_members(path), also)
     else:
-        yield describe(given, path, lambda: path.open("rb"))
+        yield describe(given, path, lambda: path.open("rb"), size)
 
 
 def _is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def _of_archive(given: str, members: Iterator[tuple[str, Any]], also: Also | None) -> Iterator[Source]:
+def _of_archive(given: str, members: Iterator[tuple[str, int, Any]], also: Also | None) -> Iterator[Source]:
     found = False
     try:
-        for name, reopen in members:
+        for name, size, reopen in members:
             if not _LOG_NAME.match(name) and not (also is not None and also(_head_of(reopen))):
                 continue
             try:
-                source = describe(f"{given}:{name}", None, reopen)
+                source = describe(f"{given}:{name}", None, reopen, size)
             except InputError:
                 continue  # an empty or binary member: the archive may hold others
             found = True
@@ -142,7 +146,7 @@ def _head_of(reopen: Callable[[], Readable]) -> bytes:
         return stream.read(_LOOK_BYTES)
 
 
-def _zip_members(path: Path) -> Iterator[tuple[str, Any]]:
+def _zip_members(path: Path) -> Iterator[tuple[str, int, Any]]:
     import zipfile
 
     try:
@@ -151,20 +155,20 @@ def _zip_members(path: Path) -> Iterator[tuple[str, Any]]:
         raise InputError(f"{path}: is a broken zip file: {error}") from error
     for info in archive.infolist():
         if not info.is_dir():
-            yield info.filename, partial(archive.open, info.filename)
+            yield info.filename, info.file_size, partial(archive.open, info.filename)
 
 
-def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
+def _tar_members(path: Path) -> Iterator[tuple[str, int, Any]]:
     """Members of a tar file, packed or not; nothing is written to disk."""
     import tarfile
 
     try:
         with closing(_TarFile(path)) as opened:
-            names = [member.name for member in opened.archive if member.isfile()]
+            found = [(member.name, member.size) for member in opened.archive if member.isfile()]
     except tarfile.TarError as error:
         raise InputError(f"{path}: is a broken tar file: {error}") from error
-    for name in names:
-        yield name, partial(_tar_member, path, name)
+    for name, size in found:
+        yield name, size, partial(_tar_member, path, name)
 
 
 class _TarFile:

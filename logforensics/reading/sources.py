@@ -6,6 +6,7 @@ without reading it all again; of anything else the bytes are unpacked once more.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import sys
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from logforensics import progress
 from logforensics.errors import InputError
 from logforensics.reading.cutting import cut_at_newlines, exact_reads
 from logforensics.reading.following import GrowingFile
@@ -53,6 +55,7 @@ class Source:
         newest_first: the last line that was written comes first, as some consoles export it.
         live: the log is read while it grows; chunks come as soon as there is something in them.
         cut: the compressed data ended too early; what could be unpacked was read.
+        size: bytes, of a compressed file its compressed bytes; None where they end nobody knows where.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Source:
     newest_first: bool = False
     live: bool = False
     cut: bool = False
+    size: int | None = None
     _open: Callable[[], Readable] | None = field(default=None, repr=False)
     _starts: list[tuple[int, int]] = field(default_factory=list, repr=False)
 
@@ -73,10 +77,14 @@ class Source:
         """
         self._starts.clear()
         offset = 0
-        for data in self._unsplit(self._blocks(size)):
+        for data in self._unsplit(self._blocks(size, self.name)):
             offset += len(data)
             yield Chunk(data, offset - len(data))
             del data  # before the next one is read: blocks are large
+
+    def head(self, size: int) -> bytes:
+        """About the first ``size`` bytes, of which no listener to the progress hears."""
+        return next(self._blocks(size, None), b"")[:size]
 
     def remember(self, line: int, offset: int) -> None:
         """Keep that this 1-based line begins at this offset: whoever has split a chunk into lines knows their number, and counting costs."""
@@ -89,14 +97,25 @@ class Source:
             return {}
         return self._quoted_in_place(wanted) if self.path is not None else self._quoted_from_the_start(wanted)
 
-    def _blocks(self, size: int) -> Iterator[bytes]:
+    def _blocks(self, size: int, what: str | None) -> Iterator[bytes]:
+        """Blocks that end at a newline; the listener to the progress hears of each under the name ``what``."""
         try:
             if self.path is not None:
+                done = 0
                 with self.path.open("rb") as stream:
-                    yield from exact_reads(stream.fileno(), size)
+                    for block in exact_reads(stream.fileno(), size):
+                        done += len(block)
+                        if what is not None:
+                            progress.at(what, done, self.size)
+                        yield block
+                        del block
             elif self._open is not None:
                 with _closing(self._open()) as stream:
-                    yield from cut_at_newlines(_Salvaging(stream, self), size, patient=not self.live)
+                    for block in cut_at_newlines(_Salvaging(stream, self), size, patient=not self.live):
+                        if what is not None:
+                            progress.at(what, stream.tell(), self.size)
+                        yield block
+                        del block
         except read_errors() as error:
             raise InputError(f"{self.name}: cannot be read: {error}") from error
 
@@ -139,7 +158,7 @@ class Source:
     def _quoted_from_the_start(self, wanted: list[int]) -> dict[int, str]:
         found: dict[int, str] = {}
         first = 1
-        for block in self._blocks(CHUNK_BYTES):
+        for block in self._blocks(CHUNK_BYTES, f"quoting {self.name}"):
             count = block.count(b"\n")
             here = [number for number in wanted if first <= number <= first + count]
             if here:
@@ -193,12 +212,21 @@ class _Salvaging:
 
 
 class Pipe:
-    """A stream that can be read once; what was read is kept in a file without a name, so that lines can be quoted."""
+    """A stream that can be read once; what was read is kept in a file without a name, so that lines can be quoted.
 
-    def __init__(self, stream: Readable) -> None:
+    Args:
+        stream: what is read.
+        name: what the listener to the progress hears it called.
+        owned: the stream is closed when nobody needs it any more.
+    """
+
+    def __init__(self, stream: Any, name: str, *, owned: bool = False) -> None:
         self._stream = stream
+        self._name = name
         self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the Source
         weakref.finalize(self, self._spool.close)
+        if owned:
+            weakref.finalize(self, stream.close)
         self._ended = False
 
     def open(self) -> Readable:
@@ -210,11 +238,25 @@ class Pipe:
         kept = os.pread(self._spool.fileno(), size, at)
         if kept or self._ended:
             return kept
-        block = self._stream.read(size)
+        block = self._next(at, size)
         self._ended = not block
         self._spool.write(block)
         self._spool.flush()
         return block
+
+    def _next(self, at: int, size: int) -> bytes:
+        """``size`` bytes unless the stream ends, as they come: who writes slowly is seen to write."""
+        if not isinstance(self._stream, io.BufferedReader):
+            block: bytes = self._stream.read(size)
+            progress.at(self._name, at + len(block), None)
+            return block
+        parts: list[bytes] = []
+        have = 0
+        while have < size and (part := self._stream.read1(size - have)):
+            parts.append(part)
+            have += len(part)
+            progress.at(self._name, at + have, None)
+        return b"".join(parts)
 
 
 class _PipeReader:
@@ -228,14 +270,19 @@ class _PipeReader:
         self._at += len(block)
         return block
 
+    def tell(self) -> int:
+        """Bytes read so far."""
+        return self._at
 
-def describe(name: str, path: Path | None, reopen: Callable[[], Readable]) -> Source:
+
+def describe(name: str, path: Path | None, reopen: Callable[[], Readable], size: int | None = None) -> Source:
     """Look at the beginning of a log and say how to read it.
 
     Args:
         name: what to call it.
         path: the plain file, where the bytes are one.
         reopen: gives the raw bytes from their beginning, as often as wanted.
+        size: how many raw bytes there are, where that is known.
 
     Raises:
         InputError: there is nothing to read, it holds binary data, or its compression is broken.
@@ -255,14 +302,14 @@ def describe(name: str, path: Path | None, reopen: Callable[[], Readable]) -> So
         raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     encoding = encoding_of(name, head)
     if encoding is None:
-        return Source(name, path, **_traits(head), _open=reopen)
+        return Source(name, path, **_traits(head), size=size, _open=reopen)
     text = head.decode(encoding, "replace").lstrip("\ufeff").encode()
 
     def recode() -> Readable:
         raw = reopen()
         return Layered(Recoded(raw, encoding), raw)
 
-    return Source(name, None, **_traits(text), _open=recode)
+    return Source(name, None, **_traits(text), size=size, _open=recode)
 
 
 def _traits(head: bytes) -> dict[str, Any]:
@@ -276,7 +323,7 @@ def growing(name: str, path: Path) -> Source:
     Raises:
         InputError: there is nothing to read so far, or it holds binary data.
     """
-    source = describe(name, None, Pipe(GrowingFile(path)).open)
+    source = describe(name, None, Pipe(GrowingFile(path), name).open)
     source.live = True
     return source
 
@@ -290,5 +337,14 @@ def standard_input() -> Source:
     stream = sys.stdin.buffer
     if stat.S_ISREG(os.fstat(stream.fileno()).st_mode) and stream.tell() == 0:
         path = Path(f"/dev/fd/{stream.fileno()}")
-        return describe(STDIN_NAME, path, lambda: path.open("rb"))
-    return describe(STDIN_NAME, None, Pipe(stream).open)
+        return describe(STDIN_NAME, path, lambda: path.open("rb"), os.fstat(stream.fileno()).st_size)
+    return piped(STDIN_NAME, stream)
+
+
+def piped(name: str, stream: Any, *, owned: bool = False) -> Source:
+    """A stream that can be read only once, such as a pipe.
+
+    Raises:
+        InputError: there is nothing to read, or it holds binary data.
+    """
+    return describe(name, None, Pipe(stream, name, owned=owned).open)

@@ -46,6 +46,11 @@ class Layered:
         """At most ``size`` bytes, none at the end; in small steps, since a step that finds the data cut short gives nothing."""
         return self._reader.read(min(size, _STEP))
 
+    def tell(self) -> int:
+        """Bytes taken from the stream beneath, or read so far where that cannot tell."""
+        counting: Any = self._beneath if hasattr(self._beneath, "tell") else self._reader
+        return int(counting.tell())
+
     def close(self) -> None:
         """Close every stream beneath that can be closed."""
         for stream in (self._reader, self._beneath):

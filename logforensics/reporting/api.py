@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from logforensics import progress
 from logforensics.engine import Log
 from logforensics.errors import LogforensicsError
 from logforensics.hardware import Hardware
@@ -50,6 +51,7 @@ def report(
     told = build_report(
         log, title=title, anonymize=anonymize, hardware=hardware, launch_command=launch_command, version=version, model_config=model_config
     )
+    progress.now("writing the report")
     return write_report(told, target, form)
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from logforensics import progress
 
 _FILES_WORTH_A_WORKER = 4
 _BYTES_WORTH_A_WORKER = 4 << 20
@@ -27,15 +30,22 @@ def examine_all(sizes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
     if len(shares) == 1:
         from logforensics.runs.rows import examine
 
-        return {path: _guarded(examine, path) for path in shares[0]}
+        return {path: _guarded(examine, path) for path in progress.each(shares[0], [sizes[path] for path in shares[0]])}
     workers = [(_start(), share) for share in shares]
     for worker, share in workers:
         assert worker.stdin is not None  # noqa: S101 - asked for
-        worker.stdin.write("".join(json.dumps(path) + "\n" for path in share))
+        worker.stdin.write("".join(json.dumps(path) + "\n" for path in share).encode())
         worker.stdin.close()
     found: dict[str, dict[str, Any]] = {}
+    done, total = 0, sum(sizes.values())
+    progress.tell(progress.Progress("starting", 0, total, 0, len(sizes)))
+    for path, content in _answers([worker for worker, _ in workers]):
+        found[path] = content
+        done += sizes[path]
+        progress.tell(progress.Progress(path, done, total, len(found), len(sizes)))
     for worker, share in workers:
-        found |= _answers(worker, share)
+        lost = {"problem": f"the process that read it ended with status {worker.wait()}", "bug": True}
+        found |= {path: lost for path in share if path not in found}
     return found
 
 
@@ -78,16 +88,28 @@ def _shares(sizes: Mapping[str, int], count: int) -> list[list[str]]:
     return shares
 
 
-def _start() -> subprocess.Popen[str]:
+def _start() -> subprocess.Popen[bytes]:
     environment = {**os.environ, "POLARS_MAX_THREADS": "1", "PYTHONUTF8": "1"}  # the cores are taken by the other workers
     command = [sys.executable, "-c", "from logforensics.runs.workers import main; main()"]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment)  # noqa: S603
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603
 
 
-def _answers(worker: subprocess.Popen[str], share: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _answers(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Path and content, as soon as one of the workers has an answer; an answer that breaks off is none."""
+    with selectors.DefaultSelector() as selector:
+        rests = dict.fromkeys(workers, b"")
+        for worker in workers:
+            selector.register(_output(worker), selectors.EVENT_READ, worker)
+        while selector.get_map():
+            for key, _ in selector.select():
+                block = os.read(key.fd, 1 << 20)
+                *whole, rests[key.data] = (rests[key.data] + block).split(b"\n")
+                yield from (json.loads(line) for line in whole)
+                if not block:
+                    selector.unregister(key.fileobj)
+                    _output(key.data).close()
+
+
+def _output(worker: subprocess.Popen[bytes]) -> IO[bytes]:
     assert worker.stdout is not None  # noqa: S101 - asked for
-    with worker.stdout:
-        found = dict(json.loads(line) for line in worker.stdout if line.endswith("\n"))
-    status = worker.wait()
-    lost = {"problem": f"the process that read it ended with status {status}", "bug": True}
-    return {path: found.get(path, lost) for path in share}
+    return worker.stdout
