@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
+
+from logforensics.records import record
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Progress:
     """How far a piece of work has come.
 
@@ -37,7 +39,7 @@ class Progress:
 Listener = Callable[[Progress], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Place:
     """Where the current file stands among all of them, in bytes."""
 

@@ -39,7 +39,7 @@ def waiting(*, wanted: bool = True, no_color: bool = False) -> Iterator[None]:
 
 def _is_watched() -> bool:
     """Whether a person sees standard error, on a terminal that can take a line back; a build server shows every line for ever."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in {"dumb", "unknown"} and not os.environ.get("CI")
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in {"", "dumb", "unknown"} and not os.environ.get("CI")
 
 
 class _LateBar:
@@ -48,7 +48,6 @@ class _LateBar:
     def __init__(self, *, no_color: bool) -> None:
         self._latest = Progress("reading")
         self._no_color = no_color
-        self._lock = threading.Lock()
         self._bar: Bar | None = None
         self._closed = False
         self._timer = threading.Timer(PATIENCE_S, self._show)
@@ -61,16 +60,14 @@ class _LateBar:
 
     def close(self) -> None:
         """Never show the bar, or take it away."""
+        self._closed = True
         self._timer.cancel()
-        with self._lock:
-            self._closed = True
-            bar, self._bar = self._bar, None
-        if bar is not None:
-            bar.close()
+        self._timer.join()
+        if self._bar is not None:
+            self._bar.close()
 
     def _show(self) -> None:
         from logforensics.render.bar import Bar
 
-        with self._lock:
-            if not self._closed:
-                self._bar = Bar(sys.stderr, lambda: self._latest, no_color=self._no_color)
+        if not self._closed:
+            self._bar = Bar(sys.stderr, lambda: self._latest, no_color=self._no_color)
