@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logforensics.parsing import batch
-from logforensics.reading import unwrap
+from logforensics.reading import ESCAPES, unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from logforensics.reading import Wrapper
 
-# colours, cursor moves, titles and character sets; an escape followed by a letter of the text is a stray byte, not a sequence
-_ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0AB]|[78=>])"
 _IN_BATCH_LINES = "#queue-req: "  # in every release, and in few other lines
 _RECORD_BEGINS = ["[20", "INFO:"]
 _FORBIDDEN = b"\x01"  # the CSV reader's column separator: a byte no log line needs
@@ -91,7 +89,7 @@ def _batches(lines: pl.DataFrame, *, coloured: bool) -> tuple[dict[str, list[pl.
 
 def _cleaned(lines: pl.DataFrame) -> pl.DataFrame:
     """Without terminal escapes."""
-    return lines.with_columns(lines["line"].str.replace_all(_ESCAPES, ""))
+    return lines.with_columns(lines["line"].str.replace_all(ESCAPES, ""))
 
 
 def _split(data: bytes) -> pl.DataFrame:

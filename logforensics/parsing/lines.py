@@ -23,6 +23,8 @@ from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.router import read_router
 from logforensics.parsing.server_args import read_server_args
 from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
+from logforensics.parsing.unfinished import UnfinishedLaunch
+from logforensics.reading import MARK
 from logforensics.records import record
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class LineReader:
         self._next = 1
         self._torn = False
         self._ending = False
+        self._launch: UnfinishedLaunch | None = None
 
     def saw(self, kind: str, columns: Collection[str]) -> None:
         """Learn that the log holds whole records of this kind (``prefill``, ``decode`` or a pattern's event) with these columns."""
@@ -94,11 +97,39 @@ class LineReader:
             known: some known literal occurs in it (see :func:`logforensics.parsing.left.literals`).
             unterminated: it is the log's last line and has no newline: its last number may be cut.
         """
+        if self._launch is not None:
+            if number == self._launch.lines[-1][0] + 1 and not unterminated and self._launch.accepts(text):
+                if (whole := self._launch.add(number, text)) is not None:
+                    self._end_launch(whole)
+                return
+            self._end_launch()
+        if known and not unterminated and self._step > 0 and UnfinishedLaunch.begins(text):
+            self._launch = UnfinishedLaunch(number, text)
+            return
+        self._read(number, text, known=known, unterminated=unterminated)
+
+    def _end_launch(self, whole: str | None = None) -> None:
+        """Read the lines of a ``server_args`` record that was not whole in its first one: as one where they make one."""
+        launch, self._launch = self._launch, None
+        if launch is None:
+            return
+        (first, text), *others = launch.lines
+        self._read(first, text if whole is None else whole, known=True, unterminated=False)
+        for number, text in others:
+            self._read(number, text if whole is None else MARK, known=True, unterminated=False)
+
+    def _read(self, number: int, text: str, *, known: bool, unterminated: bool) -> None:
         if number != self._next:
             self._traces.pause()  # the lines between were records that a worker has read
             self._torn = False
         self._next = number + self._step
-        single = not unterminated and pieces.is_single(text)
+        if text == MARK:  # joined to a line above
+            self.tally.count("parsed", number, text)
+            return
+        open_end = text.startswith(MARK)
+        if open_end:
+            text = text[1:]
+        single = not unterminated and not open_end and pieces.is_single(text)
         if single and not known and self._dump is None and self._traces.take_frame(number, text):
             self._torn = False
             self.tally.parsed += 1
@@ -108,9 +139,9 @@ class LineReader:
         else:
             self.tally.unfinished += unterminated
             self._ending = unterminated
-            split = pieces.split(text, unterminated=unterminated)
+            split = pieces.split(text, unterminated=unterminated or open_end)
             outcome = worst(self._piece(number, piece.text, known=known, cut=piece.cut) for piece in split.pieces)
-            if split.damaged:
+            if split.damaged or open_end:
                 outcome = "damaged"
         self._torn = outcome == "damaged"
         self.tally.count(outcome, number, text)
@@ -118,6 +149,7 @@ class LineReader:
 
     def close(self) -> None:
         """Finish what is open at the end of a log."""
+        self._end_launch()
         self._end_dump()
         self._traces.finish()
         self._emit_closed()
@@ -176,7 +208,7 @@ class LineReader:
         if "server_args=" in message and not message.startswith(_REQUESTS):
             found = read_server_args(message)
             if found is not None:
-                return self._launch(number, prefix, *found, form="dict" if "server_args={" in message else "ServerArgs")
+                return self._launched(number, prefix, *found, form="dict" if "server_args={" in message else "ServerArgs")
         if tracebacks.OPENING in message:
             self._traces.open(number, prefix, message)
             return "parsed"
@@ -196,7 +228,7 @@ class LineReader:
         kind, row = found
         return self._keep(kind, kind, number, prefix, row, cut=cut, ends_well=False)
 
-    def _launch(self, number: int, prefix: Prefix, fields: dict[str, Any], complete: bool, *, form: str) -> Outcome:  # noqa: FBT001
+    def _launched(self, number: int, prefix: Prefix, fields: dict[str, Any], complete: bool, *, form: str) -> Outcome:  # noqa: FBT001
         from logforensics.sglang.flags import fingerprint
 
         self.tally.sglang = True

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from logforensics.reading.opening import open_sources
 from logforensics.reading.sources import STDIN_NAME, Chunk, Source
-from logforensics.reading.wrappers import Wrapper, unwrap
+from logforensics.reading.wrappers import ESCAPES, MARK, Wrapper, unwrap
 
-__all__ = ["STDIN_NAME", "Chunk", "Source", "Wrapper", "open_sources", "unwrap"]
+__all__ = ["ESCAPES", "MARK", "STDIN_NAME", "Chunk", "Source", "Wrapper", "open_sources", "unwrap"]

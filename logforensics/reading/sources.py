@@ -15,6 +15,7 @@ import weakref
 from bisect import bisect_right
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +24,20 @@ from logforensics.errors import InputError
 from logforensics.reading.cutting import cut_at_newlines, exact_reads
 from logforensics.reading.following import GrowingFile
 from logforensics.reading.streams import PEEK, Layered, Recoded, encoding_of, packing_of, read_errors, unpacked
-from logforensics.reading.wrappers import Wrapper, detect, is_newest_first, is_stamped
+from logforensics.reading.wrappers import detect, held_lines, is_newest_first, is_stamped
 from logforensics.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from logforensics.reading.cutting import Readable
+    from logforensics.reading.wrappers import Wrapper
 
 STDIN_NAME = "<stdin>"
 CHUNK_BYTES = 8 << 20
+_HELD_LINES = 32  # looked at first for records that are not over at the end of a block
+_MOST_HELD_LINES = 20_000  # and at most
+_MOST_HELD = 64 << 20  # bytes of a record that does not end
 
 
 @record(frozen=True)
@@ -120,14 +125,14 @@ class Source:
             raise InputError(f"{self.name}: cannot be read: {error}") from error
 
     def _unsplit(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        """Blocks of which none ends inside a line that a wrapper has split."""
-        splitting = [wrapper for wrapper in self.wrappers if wrapper.whole is not None]
+        """Blocks of which none ends inside a record that a wrapper has split."""
+        if not self.wrappers:
+            yield from blocks
+            return
         carry = b""
         for block in blocks:
             data = carry + block if carry else block
-            keep = len(data)
-            while keep and splitting and any(wrapper.goes_on(_last_line(data, keep)) for wrapper in splitting):
-                keep = data.rfind(b"\n", 0, keep - 1) + 1
+            keep = _end_of_whole_records(data, self.wrappers) if len(carry) < _MOST_HELD else len(data)
             data, carry = data[:keep], data[keep:]
             del block
             if data:
@@ -170,8 +175,18 @@ class Source:
         return found
 
 
-def _last_line(data: bytes, end: int) -> bytes:
-    return data[data.rfind(b"\n", 0, end - 1) + 1 : end]
+def _end_of_whole_records(data: bytes, wrappers: Sequence[Wrapper]) -> int:
+    """Where the records end that are over, as far as the wrappers can tell."""
+    starts, window = [len(data)], _HELD_LINES
+    while starts[-1] and len(starts) <= _MOST_HELD_LINES:
+        while starts[-1] and len(starts) <= window:
+            starts.append(data.rfind(b"\n", 0, starts[-1] - 1) + 1)
+        lines = [_text(data[begin:end]) for end, begin in pairwise(starts)]
+        held = held_lines(lines[::-1], wrappers)
+        if held < len(lines):
+            return starts[held]
+        window *= 8
+    return 0 if len(starts) <= _MOST_HELD_LINES else len(data)
 
 
 def _text(raw: bytes) -> str:

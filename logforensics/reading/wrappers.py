@@ -1,100 +1,72 @@
-"""What other programs put in front of every line: compose, Kubernetes, journald, Ray, torchrun, time stamps; and JSON envelopes.
+"""What other programs do to every line: prefixes, JSON envelopes, escaped HTML, and lines wrapped at the edge of a terminal.
 
-A wrapper is recognised from the beginning of a log, where most lines must have it, and then taken off every line that has it.
+It is recognised from the beginning of a log, and then undone on every line that has it.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from logforensics import lazy_re
-from logforensics.records import record
+from logforensics.reading import envelopes, folds, prefixes
+from logforensics.reading.envelopes import ESCAPES, Entities
+from logforensics.reading.joining import MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import polars as pl
 
-_MAX_WRAPPERS = 3  # kubectl --timestamps --prefix in front of Ray is the deepest seen
+_MAX_WRAPPERS = 5
 _SAMPLE_LINES = 400
+_SHARE = 0.6  # of the lines, for a JSON envelope
 _MIN_BACK = 3
-_ISO = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
-
-
-@record(frozen=True)
-class Wrapper:
-    """One way of wrapping a line.
-
-    Attributes:
-        name: what wraps.
-        expression: matches what stands in front, in the syntax that Python and Rust share; for JSON, what an envelope begins with.
-        share: share of the first lines that must have it.
-        field: key of a JSON envelope that holds the line; None for a prefix.
-        keeps: what of the match stays, as a replacement text.
-        tail: matches what the wrapper adds behind the line.
-        whole: matches a line that is complete; the wrapper splits long lines, and one it does not match goes on in the next.
-    """
-
-    name: str
-    expression: str
-    share: float = 0.6
-    field: str | None = None
-    keeps: str = ""
-    tail: str | None = None
-    whole: str | None = None
-
-    def goes_on(self, line: bytes) -> bool:
-        """Whether this physical line is only the first part of a longer one."""
-        if self.whole is None:
-            return False
-        text = line.decode("utf-8", "replace")
-        return re.match(self.expression, text) is not None and re.search(self.whole, text) is None
-
-
-WRAPPERS = (
-    Wrapper("cri", rf"^{_ISO} (?:stdout|stderr) [FP](?: |$)", whole=rf"^{_ISO} (?:stdout|stderr) F(?: |$)"),
-    Wrapper(
-        "journald",
-        rf"^(?:[A-Z][a-z]{{2}} [ 0-9][0-9] [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}|{_ISO}) [A-Za-z0-9._-]+ [A-Za-z0-9._/@-]+(?:\[[0-9]+\])?: ?",
-    ),
-    Wrapper("time stamp", rf"^{_ISO} ?"),
-    Wrapper("kubectl", r"^\[pod/[^\]\s]+\] ?"),
-    Wrapper("compose", r"^[A-Za-z0-9][A-Za-z0-9._-]* +\| ?"),
-    Wrapper(
-        "ray",
-        r"^\((?:[A-Za-z_][A-Za-z0-9_.]*(?:\([^()]*\))? )?pid=[0-9]+(?:, ip=[0-9a-f.:]+)?\) ",
-        share=0.05,
-        tail=r" \[repeated [0-9]+x across[^\]]*\]$",
-    ),
-    Wrapper("torchrun", r"^\[(?:rank|default)[0-9]+\]: ?"),
-    Wrapper("srun", r"^[0-9]{1,4}: "),
-    Wrapper("docker json", r'^\{"log":"', field="log", whole=r'\\n","(?:stream|attrs|time)"'),
-    Wrapper("journald json", r'^\{.*"MESSAGE" ?: ?"', field="MESSAGE"),
-    Wrapper("cloud json", r'^\{.*"message" ?: ?"', field="message"),
-    Wrapper("cloud json", r'^\{.*"textPayload" ?: ?"', field="textPayload"),
-    Wrapper("cloud json", r'^\{.*"log" ?: ?"', field="log"),
-    Wrapper("cloud json", r'^\{.*"msg" ?: ?"', field="msg"),
-    # whatever most lines have in front of SGLang's own bracket
-    Wrapper("unknown", r"^[^\[\]{}\"']{1,120}(\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2})", keeps="${1}"),
-)
-_COMPILED = {wrapper: lazy_re.compile(wrapper.expression) for wrapper in WRAPPERS}
-_STAMP = lazy_re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
+_MOST = 0.9
+_ALL = 0.95
+_TWICE = 0.3
+_STAMP = re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
+_BRACKET = re.compile(r"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?=[ \]])")
+# what a prefix can stand in front of: SGLang's bracket, or what wraps it further in
+_INNER = re.compile(_BRACKET.pattern + r"|\{\"|\((?:\S+ )?pid=")
 # the router writes JSON itself: its level and module are no wrapper
-_ROUTER_JSON = lazy_re.compile(r'"target" ?: ?"(?:smg|sglang_router|sgl_model_gateway)\w*')
-_ESCAPES = lazy_re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ROUTER_JSON = re.compile(r'"target" ?: ?"(?:smg|sglang_router|sgl_model_gateway)\w*')
+_ESCAPES = re.compile(ESCAPES)
+
+
+class Wrapper(Protocol):
+    """One way of wrapping lines."""
+
+    def part(self, line: str) -> tuple[str, bool]:
+        """The stream this physical line belongs to, and whether it goes on in that stream's next one."""
+
+    def held(self, lines: Sequence[str]) -> int:
+        """How many of these last lines belong to records that may not be over."""
+
+    def bare(self, line: str) -> str:
+        """The line without what wraps it."""
+
+    def take_off(self, lines: pl.DataFrame) -> pl.DataFrame:
+        """Rows ``(n, line)`` without what wraps them."""
 
 
 def detect(head: bytes) -> tuple[Wrapper, ...]:
     """The wrappers of a log's first bytes, outermost first."""
-    lines = [_ESCAPES.sub("", line) for line in head.decode("utf-8", "replace").split("\n")[:_SAMPLE_LINES] if line.strip()]
+    lines = [_ESCAPES.sub("", line).rstrip("\r") for line in head.decode("utf-8", "replace").split("\n")[:_SAMPLE_LINES]]
     found: list[Wrapper] = []
-    while len(found) < _MAX_WRAPPERS and (wrapper := _outermost(lines)) is not None:
-        found.append(wrapper)
-        if wrapper.field is not None:
+    fold: folds.Fold | None = None
+    while len(found) < _MAX_WRAPPERS:
+        wrapper = _outermost([line for line in lines if line.strip()])
+        if fold is None and (fold := folds.find(lines, wrapper.expression if isinstance(wrapper, prefixes.Prefix) else None)):
+            found.append(fold)
+            lines = fold.unfolded(lines)
+            continue
+        if wrapper is None:
             break
-        lines = [stripped for line in lines if (stripped := _COMPILED[wrapper].sub(wrapper.keeps.replace("${1}", r"\1"), line)).strip()]
+        found.append(wrapper)
+        lines = _unwrapped(lines, wrapper)
+    if Entities.seen_in(lines):
+        found.append(Entities())
     return tuple(found)
 
 
@@ -110,45 +82,67 @@ def is_newest_first(head: bytes) -> bool:
     return back >= _MIN_BACK and not any(later > earlier for earlier, later in pairwise(stamps))
 
 
-def _outermost(lines: Sequence[str]) -> Wrapper | None:
-    for wrapper, expression in _COMPILED.items():
-        hits = sum(expression.match(line) is not None and _ROUTER_JSON.search(line) is None for line in lines)
-        if hits > 1 and hits >= wrapper.share * len(lines):
-            return wrapper
-    return None
-
-
 def unwrap(lines: pl.DataFrame, wrappers: Sequence[Wrapper]) -> pl.DataFrame:
     """Rows ``(n, line)`` without their wrappers; a line that has none stays as it is.
 
-    Parts of a line that a wrapper has split are joined in the row of the first part; the rows of the others are empty.
+    A record that was split is whole in the row of its first part; see :data:`logforensics.reading.joining.MARK` for the others.
     """
-    import polars as pl
-
-    text = pl.col("line")
-    split = [wrapper for wrapper in wrappers if wrapper.whole is not None]
-    goes_on = (
-        pl.any_horizontal(text.str.contains(w.expression) & ~text.str.contains(str(w.whole)) for w in split)
-        if split
-        else pl.lit(value=False)
-    )
     for wrapper in wrappers:
-        if wrapper.field is None:
-            text = text.str.replace(wrapper.expression, wrapper.keeps)
+        lines = wrapper.take_off(lines)
+    return lines
+
+
+def held_lines(lines: Sequence[str], wrappers: Sequence[Wrapper]) -> int:
+    """How many of the last lines of a piece of a log belong to records that may not be over."""
+    most = 0
+    for wrapper in wrappers:
+        most = max(most, wrapper.held(lines))
+        lines = [_ESCAPES.sub("", wrapper.bare(line)) for line in lines]
+    return most
+
+
+def _unwrapped(lines: Sequence[str], wrapper: Wrapper) -> list[str]:
+    """The sample without a wrapper, parts joined."""
+    out: list[str] = []
+    goes_on = False
+    for line in lines:
+        bare = _ESCAPES.sub("", wrapper.bare(line))
+        if goes_on:
+            out[-1] += bare
         else:
-            inner = text.str.json_path_match(f"$.{wrapper.field}").str.strip_suffix("\n")
-            text = pl.when(text.str.contains(wrapper.expression)).then(pl.coalesce(inner, text)).otherwise(text)
-        if wrapper.tail is not None:
-            text = text.str.replace(wrapper.tail, "")
-    bare = lines.select("n", text.alias("line"), goes_on.alias("goes_on"))
-    return (_joined(bare) if bare["goes_on"].any() else bare).drop("goes_on")
+            out.append(bare)
+        goes_on = wrapper.part(line)[1]
+    return out
 
 
-def _joined(lines: pl.DataFrame) -> pl.DataFrame:
-    import polars as pl
+def _outermost(lines: Sequence[str]) -> Wrapper | None:
+    """The wrapper that most lines have, or most of those that carry SGLang's bracket."""
+    places = [(line, match.start()) for line in lines if (match := _BRACKET.search(line))]
+    inner = [line for line, place in places if place]
+    decisive = len(inner) > 1 and 2 * len(inner) >= len(places)
 
-    begins = ~pl.col("goes_on").shift(1, fill_value=False)
-    whole = lines.with_columns(begins.alias("begins"), begins.cum_sum().alias("record"))
-    return whole.with_columns(
-        pl.when("begins").then(pl.col("line").str.join("").over("record")).otherwise(pl.lit("")).alias("line")
-    ).select("n", "line", "goes_on")
+    def has_most(fits: Callable[[str], bool], share: float) -> bool:
+        hits = sum(fits(line) and _ROUTER_JSON.search(line) is None for line in lines)
+        return hits > 1 and (hits >= share * len(lines) or (decisive and sum(map(fits, inner)) >= _MOST * len(inner)))
+
+    for prefix in prefixes.KNOWN[:-1]:
+        if has_most(prefix.fits, prefix.share):
+            return prefix
+    envelope = envelopes.find([line for line in lines if _ROUTER_JSON.search(line) is None], _BRACKET)
+    if envelope is not None and has_most(envelope.fits, _SHARE):
+        return envelope
+    if decisive:
+        learned = prefixes.learn([line[: match.start()] for line in inner if (match := _INNER.search(line))])
+        return learned or _fitting(prefixes.KNOWN[-1], lines)
+    twice = sum(prefixes.STAMPED_TWICE.fits(line) for line, _ in places)
+    if twice > 1 and sum(prefixes.ALL_STAMPED.fits(line) for line in lines) >= _ALL * len(lines):
+        return prefixes.ALL_STAMPED
+    return prefixes.STAMPED_TWICE if twice > 1 and twice >= _TWICE * len(places) else None
+
+
+def _fitting(prefix: prefixes.Prefix, lines: Sequence[str]) -> prefixes.Prefix | None:
+    hits = sum(prefix.fits(line) for line in lines)
+    return prefix if hits > 1 and hits >= prefix.share * len(lines) else None
+
+
+__all__ = ["ESCAPES", "MARK", "Wrapper", "detect", "is_newest_first", "is_stamped", "unwrap"]
