@@ -123,12 +123,12 @@ class LineReader:
             self._traces.pause()  # the lines between were records that a worker has read
             self._torn = False
         self._next = number + self._step
-        if text == MARK:  # joined to a line above
-            self.tally.count("parsed", number, text)
-            return
-        open_end = text.startswith(MARK)
+        open_end = text[:1] == MARK
         if open_end:
             text = text[1:]
+            if not text:  # joined to a line above
+                self.tally.parsed += 1
+                return
         single = not unterminated and not open_end and pieces.is_single(text)
         if single and not known and self._dump is None and self._traces.take_frame(number, text):
             self._torn = False

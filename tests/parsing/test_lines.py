@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logforensics.parsing.lines import LineReader
@@ -75,6 +75,7 @@ VALUES = st.recursive(
 FIELDS = st.dictionaries(st.from_regex(r"[a-z][a-z_]{0,14}", fullmatch=True), VALUES, min_size=1, max_size=8)
 
 
+@settings(deadline=None)
 @given(FIELDS)
 def test_every_repr_is_read_back(fields: dict[str, Any]) -> None:
     call = "server_args=ServerArgs(" + ", ".join(f"{name}={value!r}" for name, value in fields.items()) + ")"
@@ -83,6 +84,7 @@ def test_every_repr_is_read_back(fields: dict[str, Any]) -> None:
     assert read_server_args(f"server_args={fields!r} and more") == (fields, True)
 
 
+@settings(deadline=None)
 @given(FIELDS, st.integers(min_value=0))
 def test_a_cut_repr_gives_only_whole_values(fields: dict[str, Any], at: int) -> None:
     text = "server_args=ServerArgs(" + ", ".join(f"{name}={value!r}" for name, value in fields.items()) + ")"
@@ -198,6 +200,7 @@ def test_a_py_spy_dump_is_one_notice() -> None:
     assert len(rows["shutdown"]) == 1
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_reader(text: str) -> None:
     line = text.replace("\n", " ")
