@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from logforensics import lazy_re
 from logforensics.reading.joining import held_back, joined
 from logforensics.records import record
 
@@ -39,7 +40,7 @@ _BYTES = r"^\[[0-9, ]*\]$"  # journald gives what is no plain text as numbers
 ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[\]_P^][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0AB]|[78=>])"
 """Colours, cursor moves, titles and character sets; an escape followed by a letter of the text is a stray byte, not a sequence."""
 _ENTITIES = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&#34;": '"', "&#39;": "'", "&#x27;": "'", "&apos;": "'", "&nbsp;": " ", "&amp;": "&"}
-_ENTITY = re.compile("|".join(_ENTITIES))
+_ENTITY = lazy_re.compile("|".join(_ENTITIES))
 
 
 @record(frozen=True)

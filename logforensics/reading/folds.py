@@ -9,6 +9,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.reading.joining import joined
 from logforensics.records import record
 
@@ -30,7 +31,7 @@ _HEAD = (
     r"|\s*[0-9]{1,3}%\||\{|Killed|Process [0-9S]|Pyspy|Thread |```)"
 )
 # what goes on rather than begins: at least half of the folds must show it
-_GOES_ON = re.compile(r"[a-z#,.()\]}:;=_/' \"-]|\[[0-9:]+<|[0-9.]+(?:[,)\]%/]|it/s|s/it|$)|(?:True|False|None)\b")
+_GOES_ON = lazy_re.compile(r"[a-z#,.()\]}:;=_/' \"-]|\[[0-9:]+<|[0-9.]+(?:[,)\]%/]|it/s|s/it|$)|(?:True|False|None)\b")
 
 
 @record(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from logforensics import lazy_re
 from logforensics.reading.joining import held_back, joined
 from logforensics.records import record
 
@@ -21,9 +22,9 @@ _CLOCK = r"\[(?:[0-9]{4}-[0-9]{2}-[0-9]{2} )?[0-9]{2}:[0-9]{2}:[0-9]{2}"
 ONLY_BY_BRACKETS = 2.0  # a share that is never reached
 _LONGEST = 200
 _MOST = 0.9  # of the prefixes must have the learned form
-_TOKEN = re.compile(r"[0-9]+|[A-Za-z]+|[ \t]+|.")
-_FIELD = re.compile(r"[^ \t]+|[ \t]+")
-_NO_PREFIX = re.compile(r"[\"'=(){}]")  # what stands before a quotation, not before a line
+_TOKEN = lazy_re.compile(r"[0-9]+|[A-Za-z]+|[ \t]+|.")
+_FIELD = lazy_re.compile(r"[^ \t]+|[ \t]+")
+_NO_PREFIX = lazy_re.compile(r"[\"'=(){}]")  # what stands before a quotation, not before a line
 
 
 @record(frozen=True)

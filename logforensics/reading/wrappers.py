@@ -5,10 +5,10 @@ It is recognised from the beginning of a log, and then undone on every line that
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
+from logforensics import lazy_re
 from logforensics.reading import envelopes, folds, prefixes
 from logforensics.reading.envelopes import ESCAPES, Entities
 from logforensics.reading.joining import MARK
@@ -25,13 +25,14 @@ _MIN_BACK = 3
 _MOST = 0.9
 _ALL = 0.95
 _TWICE = 0.3
-_STAMP = re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
-_BRACKET = re.compile(r"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?=[ \]])")
+_STAMP = lazy_re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
+_OWN = r"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?=[ \]])"
+_BRACKET = lazy_re.compile(_OWN)
 # what a prefix can stand in front of: SGLang's bracket, or what wraps it further in
-_INNER = re.compile(_BRACKET.pattern + r"|\{\"|\((?:\S+ )?pid=")
+_INNER = lazy_re.compile(_OWN + r"|\{\"|\((?:\S+ )?pid=")
+_ESCAPES = lazy_re.compile(ESCAPES)
 # the router writes JSON itself: its level and module are no wrapper
-_ROUTER_JSON = re.compile(r'"target" ?: ?"(?:smg|sglang_router|sgl_model_gateway)\w*')
-_ESCAPES = re.compile(ESCAPES)
+_ROUTER_JSON = lazy_re.compile(r'"target" ?: ?"(?:smg|sglang_router|sgl_model_gateway)\w*')
 
 
 class Wrapper(Protocol):
