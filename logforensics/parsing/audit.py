@@ -153,7 +153,7 @@ def unknown_templates(paths: Paths) -> list[Unknown]:
         log = SourceLog(source, examples=_ALL)
         for _ in log.pieces():
             pass
-        for line, text in log.tally.unknown_examples:
+        for line, text in log.assembled.tally.unknown_examples:
             message = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "<*>", text[read_prefix(text).end :])
             found = miner.add_log_message(message)
             first.setdefault(found["cluster_id"], (source.name, line, text))

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from logforensics.diagnosis import Coverage
 from logforensics.errors import InputError
 from logforensics.evidence import Side, is_side, separate
+from logforensics.parsing.assembler import coverage
 from logforensics.parsing.assembly import complete, with_source
 from logforensics.parsing.own_packs import with_own
 from logforensics.parsing.source_log import THREADS, SourceLog
-from logforensics.parsing.tally import EXAMPLES
 from logforensics.progress import Listener, each, telling
 from logforensics.reading import Source, open_sources
 from logforensics.records import record
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
+
+    from logforensics.diagnosis import Coverage
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -90,7 +91,7 @@ def parse(
         frames=frames,
         coverage=_coverage(logs),
         sources=tuple(source.name for source in sources),
-        is_sglang=any(log.tally.sglang for log in logs),
+        is_sglang=any(log.assembled.tally.sglang for log in logs),
         side=side,
         _opened={source.name: source for source in (*sources, *beside)},
     )
@@ -106,7 +107,7 @@ def _frames(logs: Sequence[SourceLog]) -> dict[str, pl.DataFrame]:
                     pieces.setdefault(name, []).extend(frames)
         for name in list(pieces):  # one by one, so that the memory of one is there for the next
             if frames := pieces.pop(name):
-                gathered[name].append(with_source(log.source.name, frames, log.launches, newest_first=log.source.newest_first))
+                gathered[name].append(with_source(log.source.name, frames, log.assembled.launches, newest_first=log.source.newest_first))
             del frames
     return {name: complete(name, gathered.pop(name)) for name in FRAMES}
 
@@ -140,7 +141,7 @@ class Stream:
             for found in log.pieces():
                 for name, frames in found.items():
                     if frames:
-                        piece = with_source(log.source.name, frames, log.launches, newest_first=log.source.newest_first)
+                        piece = with_source(log.source.name, frames, log.assembled.launches, newest_first=log.source.newest_first)
                         yield name, complete(name, [piece])
 
     @property
@@ -159,7 +160,7 @@ class Stream:
         Raises:
             InputError: no line was recognised.
         """
-        if not any(log.tally.sglang for log in self._logs):
+        if not any(log.assembled.tally.sglang for log in self._logs):
             raise _not_sglang(self.sources, self.coverage)
 
 
@@ -173,15 +174,4 @@ def _not_sglang(sources: Sequence[str], coverage: Coverage) -> InputError:
 
 
 def _coverage(logs: Sequence[SourceLog]) -> Coverage:
-    unknown = [(log.source.name, *example) for log in logs for example in log.tally.unknown_examples]
-    damaged = [(log.source.name, *example) for log in logs for example in log.tally.damaged_examples]
-    return Coverage(
-        lines=sum(log.lines for log in logs),
-        parsed=sum(log.tally.parsed + log.read for log in logs),
-        noise=sum(log.tally.noise + log.noise for log in logs),
-        unknown=sum(log.tally.unknown for log in logs),
-        damaged=sum(log.tally.damaged for log in logs),
-        unfinished=sum(max(log.tally.unfinished, log.source.cut) for log in logs),
-        unknown_examples=tuple(unknown[:EXAMPLES]),
-        damaged_examples=tuple(damaged[:EXAMPLES]),
-    )
+    return coverage([(log.source.name, log.assembled, log.source.cut) for log in logs])
