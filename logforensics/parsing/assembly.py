@@ -65,8 +65,8 @@ def complete(name: str, pieces: Sequence[pl.DataFrame]) -> pl.DataFrame:
     if not pieces:
         return pl.DataFrame(schema=schema)
     whole = pieces[0] if len(pieces) == 1 else pl.concat(pieces, how="diagonal")
-    missing = [pl.lit(None, dtype=dtype).alias(key) for key, dtype in schema.items() if key not in whole.columns]
-    return whole.with_columns(missing).select(schema.keys())
+    there = set(whole.columns)
+    return whole.select_seq(pl.col(key) if key in there else pl.lit(None, dtype=dtype).alias(key) for key, dtype in schema.items())
 
 
 def _dtype(name: str) -> Any:

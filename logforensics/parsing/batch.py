@@ -34,6 +34,7 @@ _EXTRA_VALUE = r"[^ ,\[\]](?:[^,\[\]]{0,38}[^ ,\[\]])?"  # what an unknown label
 _UNKNOWN_VALUE = lazy_re.compile(_EXTRA_VALUE + r"(?: \[[-\d., ]+\])?")
 _OUTSIDE_BRACKETS = lazy_re.compile(r", (?![^\[]*\])")
 _MAX_SHAPES = 24
+_RANK_COLUMNS = ("tp", "dp", "pp", "ep")
 _BOOLEANS = {"True": True, "False": False}
 
 
@@ -291,22 +292,24 @@ def time_of(stamp: pl.Expr | str, form: str) -> pl.Expr:
 
 
 def with_ranks(frame: pl.DataFrame) -> pl.DataFrame:
-    """Replace the ``tags`` column by ``tp, dp, pp, ep``; columns of absent tags are left out."""
+    """Replace the ``tags`` column (no nulls, at least one row) by ``tp, dp, pp, ep``; columns of absent tags are left out."""
     import polars as pl
 
-    tags = frame["tags"]
-    codes, kinds = tags.to_physical(), tags.unique().drop_nulls()
-    known = {code: ranks_of(name) for code, name in zip(kinds.to_physical().to_list(), kinds.to_list(), strict=True)}
-    columns: list[pl.Expr | pl.Series] = []
-    for place, column in enumerate(("tp", "dp", "pp", "ep")):
-        numbers = [known[code][place] if code in known else None for code in range(max(known, default=-1) + 1)]
-        if all(number is None for number in numbers):
-            continue
-        if not tags.null_count() and len({ranks[place] for ranks in known.values()}) == 1:
-            columns.append(pl.lit(next(iter(known.values()))[place], dtype=pl.UInt16).alias(column))
-        else:
-            columns.append(cut_like(pl.Series(numbers, dtype=pl.UInt16).gather(codes).alias(column), tags))
-    return frame.with_columns(columns).drop("tags")
+    kinds = pl.col("tags").unique()
+    known = sorted(frame.select_seq(kinds.to_physical().alias("code"), kinds.cast(pl.String).alias("name")).iter_rows())
+    ranks = [ranks_of(name) for _, name in known]
+    varying = [place for place in range(len(_RANK_COLUMNS)) if len({rank[place] for rank in ranks}) > 1]
+    columns: list[pl.Expr | pl.Series] = [
+        pl.lit(number, dtype=pl.UInt16).alias(_RANK_COLUMNS[place])
+        for place, number in enumerate(ranks[0])
+        if number is not None and place not in varying
+    ]
+    if varying:
+        kind = pl.Series([code for code, _ in known], dtype=pl.UInt32).search_sorted(frame["tags"].to_physical())
+        for place in varying:
+            numbers = pl.Series(_RANK_COLUMNS[place], [rank[place] for rank in ranks], dtype=pl.UInt16)
+            columns.append(cut_like(numbers.gather(kind), frame["line"]))
+    return frame.select_seq(pl.exclude("tags"), *columns)
 
 
 def cut_like(values: pl.Series, pattern: pl.Series) -> pl.Series:
