@@ -42,7 +42,7 @@ def test_nearly_all_lines_that_sglang_wrote_are_understood() -> None:
             pass
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         own += sum(OWN.match(line) is not None for line in data.split(b"\n"))
-        unknown += sum(OWN.match(text.encode()) is not None for _, text in log.tally.unknown_examples)
+        unknown += sum(OWN.match(text.encode()) is not None for _, text in log.assembled.tally.unknown_examples)
 
     assert own > 150_000
     assert 1 - unknown / own >= 0.99

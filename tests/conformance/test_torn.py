@@ -57,4 +57,4 @@ def _damaged_lines(log: Path) -> set[int]:
     reading = SourceLog(source, examples=10**9)
     for _ in reading.pieces():
         pass
-    return {number for number, _ in reading.tally.damaged_examples}
+    return {number for number, _ in reading.assembled.tally.damaged_examples}
