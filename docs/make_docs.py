@@ -38,6 +38,19 @@ COMMANDS = (
 _CONSOLE = re.compile(r"(?P<head>```console\n\$ (?P<command>logforensics [^\n]*)\n)(?P<output>.*?)(?P<end>^```$)", re.DOTALL | re.MULTILINE)
 
 
+_JOINING = [
+    "A line is `source` and `line` together, a server start `source` and `launch` together: both count from the beginning of their own file. The frames hold",
+    "what each file says, with the times it prints. So join on `(source, launch)`, never on `launch` alone. The nodes of a run are the rows of `launches` with",
+    "one `model_path`, `tp_size`, `pp_size`, `dp_size` and `nnodes` and different `node_rank`; `logforensics diagnose` says which files these are",
+    "(`run.members`), and how far the clock of each is ahead (`clock.offset_s`, to be taken off `time`).",
+    "",
+    "```sql",
+    "select l.node_rank, m.tp, m.avail_gib from memory m join launches l using (source, launch) where m.stage = 'load_end' order by l.node_rank, m.tp",
+    "```",
+    "",
+]
+
+
 def frames_page() -> str:
     """The frame reference, from the schema."""
     from logforensics.schema import COMMON, FRAMES
@@ -55,6 +68,7 @@ def frames_page() -> str:
         "",
         *table(COMMON),
     ]
+    lines += _JOINING
     for name, columns in FRAMES.items():
         lines += [f"## {name}", "", *table(columns)]
     return "\n".join(lines)

@@ -46,8 +46,26 @@ class Coverage:
 
 
 @record(frozen=True)
+class Part:
+    """One of several servers whose logs were given together. ``relation`` says what it has to do with the first; that one's is empty."""
+
+    name: str
+    role: str  # prefill, decode, server or router
+    relation: str
+    sources: tuple[str, ...]
+    verdict: str
+    summary: str
+    run: Mapping[str, Any]
+    recommended_command: CorrectedCommand | None = None
+
+
+@record(frozen=True)
 class Diagnosis:
-    """Everything ``diagnose`` found out. ``run`` is JSON-ready (see docs/diagnosis.schema.json)."""
+    """Everything ``diagnose`` found out. ``run`` is JSON-ready (see docs/diagnosis.schema.json).
+
+    Where logs of several servers were given, ``parts`` has each of them, the worst first; ``run``, ``summary`` and ``recommended_command`` are the
+    first one's, ``verdict`` is the worst, ``findings`` are those of all.
+    """
 
     verdict: str  # failed, degraded, healthy or incomplete
     summary: str  # one sentence
@@ -59,6 +77,7 @@ class Diagnosis:
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     command: Mapping[str, Any] | None = None  # preflight: flags by canonical name with typed values, and the environment
+    parts: tuple[Part, ...] = ()
 
     def worst(self) -> Severity | None:
         """The worst severity among the findings, or None where there are none."""

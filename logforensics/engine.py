@@ -5,29 +5,35 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from logforensics import progress
+from logforensics import lazy_re, progress
 from logforensics.command import LaunchCommand, from_server_args, read_command, rewrite
 from logforensics.diagnosis import CorrectedCommand, Diagnosis
+from logforensics.diagnosis import Part as DiagnosedPart
 from logforensics.errors import CommandError, InputError
 from logforensics.findings import Action, Evidence, Finding, Severity, in_causal_order
 from logforensics.hardware import Hardware
 from logforensics.models import model_from_config
 from logforensics.parsing import ParsedLog, parse
-from logforensics.rules import Case, Config, Release, Rule, all_rules, cascade
+from logforensics.records import record
+from logforensics.rules import Case, Config, Release, Rule, all_rules, cascade, signs, starts
 from logforensics.rules.own import OwnRule, load_rules
-from logforensics.run import Run, build_run
+from logforensics.run import Part, Run, build_run, parts_of
 from logforensics.run.facts import as_json
 from logforensics.run.model import STAGES
+from logforensics.run.telling import names_of
 from logforensics.run.version import release_range
 from logforensics.sglang import flags
 
 Log = ParsedLog | str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _QUOTE_CHARS = 300
 _START = STAGES[: STAGES.index("ready")]
+_NODE_LOGS = lazy_re.compile(r"\blogs? of the (?:node|other nodes|missing rank)\b")
+_OTHER_SIDE = ("the log of the other instance", "the log of the prefill instance")
+_VERDICTS = ("failed", "degraded", "incomplete", "healthy")  # the worst first
 _LOUD = (Severity.CRITICAL, Severity.ERROR, Severity.WARNING)
 
 
@@ -60,21 +66,132 @@ def diagnose(
     own = load_rules(rules) if rules is not None else ()
     parsed = log if isinstance(log, ParsedLog) else parse(log, patterns=patterns)
     progress.now("diagnosing")
-    case = make_case(build_run(parsed), hardware=hardware, launch_command=launch_command, version=version, model_config=model_config)
-    findings, failed = _apply(case, own)
-    if not _speaks_of_sglang(case.run) and not any(finding.severity in _LOUD for finding in findings):
+    known: dict[str, Any] = {"hardware": hardware, "launch_command": launch_command, "version": version, "model_config": model_config}
+    answers = [_answer_for(parsed, part, case, own) for part, case in cases_of(parsed, **known)]
+    if not any(_speaks_of_sglang(answer.case.run) or answer.is_loud for answer in answers):
         parsed.require_sglang()
+    return _joined(answers) if len(answers) > 1 else answers[0].diagnosis
+
+
+def cases_of(parsed: ParsedLog, *, launch_command: str | None = None, **known: Any) -> list[tuple[Part, Case]]:
+    """The runs in a log, each with everything a rule may ask; ``known`` as for :func:`make_case`.
+
+    A launch command is one server's: of several runs those have it that print no server_args.
+    """
+    parts = parts_of(parsed)
+    runs = [(part, build_run(part)) for part in parts]
+    several = len(parts) > 1
+    return [
+        (part, make_case(run, launch_command=None if several and run.launch is not None else launch_command, **known)) for part, run in runs
+    ]
+
+
+def main_case(parsed: ParsedLog, **known: Any) -> tuple[Part, Case]:
+    """Of several runs the one that :func:`diagnose` tells first."""
+    cases = cases_of(parsed, **known)
+    if len(cases) == 1:
+        return cases[0]
+    first = min((_answer_for(parsed, part, case, ()) for part, case in cases), key=_prominence)
+    return first.part, first.case
+
+
+# ---------------------------------------------------------------------------------------------------------------- several runs
+
+
+@record(frozen=True)
+class _Answer:
+    """The diagnosis of one run."""
+
+    part: Part
+    case: Case
+    diagnosis: Diagnosis
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether something was found that is more than a remark."""
+        return any(finding.severity in _LOUD for finding in self.diagnosis.findings)
+
+
+def _answer_for(parsed: ParsedLog, part: Part, case: Case, own: Sequence[OwnRule]) -> _Answer:
+    findings, failed = _apply(case, own)
     findings = _quoted(parsed, findings)
-    return Diagnosis(
-        verdict=_verdict(case, findings),
+    verdict = _verdict(case, findings)
+    earlier, loop = starts.before(part, lambda start: _outcome(start, own), _ending(case, verdict, findings))
+    diagnosis = Diagnosis(
+        verdict=verdict,
         summary=_summary(case, findings),
-        run={**as_json(case), "timeline": cascade.timeline(case)},
+        run={**as_json(case), "timeline": cascade.timeline(case), "earlier_starts": earlier, "restart_loop": loop},
         findings=tuple(findings),
         coverage=parsed.coverage,
         sources=parsed.sources,
         recommended_command=_corrected(case, findings),
-        missing=_missing(findings),
-        notes=(*case.run.notes, *case.notes, *failed),
+        missing=_missing(case, findings),
+        notes=tuple(note for note in (loop, *case.run.notes, *cascade.doubts(case), *case.notes, *failed) if note is not None),
+    )
+    return _Answer(part, case, diagnosis)
+
+
+def _outcome(part: Part, own: Sequence[OwnRule]) -> starts.Outcome:
+    """How an earlier start ended."""
+    case = make_case(build_run(part))
+    findings, _ = _apply(case, own)
+    return _ending(case, _verdict(case, findings), findings)
+
+
+def _ending(case: Case, verdict: str, findings: Sequence[Finding]) -> starts.Outcome:
+    first = next((finding for finding in findings if finding.severity in _LOUD), None)
+    return starts.Outcome(case.run.stage, case.served(), verdict, first, signs.stopped_at(case), case.run.last_mark)
+
+
+def _prominence(answer: _Answer) -> tuple[Any, ...]:
+    """The worst run first; a router, or a file that only says who it is about, last; then by the names of its files."""
+    silent = not answer.is_loud and answer.part.role == "router"
+    return (silent, _VERDICTS.index(answer.diagnosis.verdict), answer.part.sources)
+
+
+def _joined(answers: Sequence[_Answer]) -> Diagnosis:
+    """One diagnosis of several runs: all findings, each with the name of its run; the facts are those of the worst."""
+    from logforensics.run.grouping import relation
+
+    ordered = sorted(answers, key=_prominence)
+    first = ordered[0]
+    main = first.diagnosis
+    named = list(zip(ordered, names_of([answer.part for answer in ordered]), strict=True))
+    return replace(
+        main,
+        summary=f"{named[0][1]}: {main.summary}",
+        findings=tuple(_interleaved([_named(answer, name) for answer, name in named])),
+        missing=_wanted(ordered),
+        notes=tuple(f"{name}: {note}" for answer, name in named for note in answer.diagnosis.notes),
+        parts=tuple(_as_part(answer, name, "" if answer is first else relation(answer.part, first.part)) for answer, name in named),
+    )
+
+
+def _wanted(answers: Sequence[_Answer]) -> tuple[str, ...]:
+    """What would help, without the other side of a disaggregated deployment where it was given."""
+    both = {"prefill", "decode"} <= {answer.part.role for answer in answers}
+    asked = dict.fromkeys(item for answer in answers for item in answer.diagnosis.missing)
+    return tuple(item for item in asked if not (both and item in _OTHER_SIDE))
+
+
+def _named(answer: _Answer, name: str) -> list[Finding]:
+    return [replace(finding, part=name) for finding in answer.diagnosis.findings]
+
+
+def _interleaved(queues: list[list[Finding]]) -> Iterator[Finding]:
+    """The findings of all runs by severity; those of one run stay in their order, causes first."""
+    heads = [iter(queue) for queue in queues]
+    waiting = [next(head, None) for head in heads]
+    while any(finding is not None for finding in waiting):
+        at = min((place for place, finding in enumerate(waiting) if finding), key=lambda place: waiting[place].severity.rank)  # type: ignore[union-attr]
+        yield waiting[at]  # type: ignore[misc]
+        waiting[at] = next(heads[at], None)
+
+
+def _as_part(answer: _Answer, name: str, how: str) -> DiagnosedPart:
+    found = answer.diagnosis
+    return DiagnosedPart(
+        name, answer.part.role, how, answer.part.sources, found.verdict, found.summary, found.run, found.recommended_command
     )
 
 
@@ -241,8 +358,10 @@ def _summary(case: Case, findings: list[Finding]) -> str:
     return f"nothing wrong so far; the log ends after {case.run.stage.replace('_', ' ')}"
 
 
-def _missing(findings: list[Finding]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(item for finding in findings if finding.severity in _LOUD for item in finding.missing))
+def _missing(case: Case, findings: list[Finding]) -> tuple[str, ...]:
+    """What would help, without the logs of nodes where all of them were given."""
+    asked = dict.fromkeys(item for finding in findings if finding.severity in _LOUD for item in finding.missing)
+    return tuple(item for item in asked if not (case.all_nodes_here and _NODE_LOGS.search(item)))
 
 
 def _corrected(case: Case, findings: list[Finding]) -> CorrectedCommand | None:
@@ -256,4 +375,6 @@ def _corrected(case: Case, findings: list[Finding]) -> CorrectedCommand | None:
     if command is None or not changes:
         return None
     corrected = rewrite(command, changes, known)
+    if len(case.run.nodes) > 1:
+        corrected = replace(corrected, notes=(*corrected.notes, "the same on every node, with its own --node-rank (and --host)"))
     return corrected if corrected.changes else None

@@ -100,6 +100,7 @@ class Finding:
     recommendations: tuple[Recommendation, ...] = ()
     caused_by: str | None = None
     missing: tuple[str, ...] = ()
+    part: str | None = None  # which of several servers it is about, where logs of several were given
 
     @property
     def first_line(self) -> int:

@@ -47,9 +47,9 @@ def _fits(finding: Finding, fix: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("story", STORIES, ids=lambda path: path.name)
 def test_story(story: Path) -> None:
     expect = tomllib.loads((story / "expect.toml").read_text(encoding="utf-8"))
-    log = story / "server.log"
-    lines = log.read_bytes().decode("utf-8", "replace").split("\n")
-    found = diagnose(log, **_arguments(expect["args"]))
+    logs = sorted(story.glob("*.log"))
+    lines = {str(log): log.read_bytes().decode("utf-8", "replace").split("\n") for log in logs}
+    found = diagnose(logs, **_arguments(expect["args"]))
     loud = [finding for finding in found.findings if finding.severity.value in LOUD]
     causes = {finding.root_cause for finding in loud}
 
@@ -57,9 +57,9 @@ def test_story(story: Path) -> None:
     assert not causes & set(expect.get("absent", []))
     for finding in loud:
         assert finding.evidence, f"{finding.code} cites nothing"
-    if log.read_bytes()[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+    if logs[0].read_bytes()[:2] not in (b"\xff\xfe", b"\xfe\xff"):
         for item in (item for finding in found.findings for item in finding.evidence):
-            assert item.text in lines[item.line - 1]
+            assert item.text in lines[item.source][item.line - 1]
     if expect["root_cause"] == "healthy":
         assert not [finding for finding in loud if finding.severity.value in ALARMING]
         return

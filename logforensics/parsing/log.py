@@ -49,6 +49,11 @@ class ParsedLog:
                 texts |= {(name, line): text for line, text in source.quote(lines).items()}
         return texts
 
+    def newest_first(self, source: str) -> bool:
+        """Whether the first line of a source is the last that was written."""
+        opened = self._opened.get(source)
+        return opened is not None and opened.newest_first
+
     def require_sglang(self) -> None:
         """Refuse a text that holds nothing SGLang prints.
 

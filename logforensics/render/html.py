@@ -52,10 +52,15 @@ def diagnosis_to_html(diagnosis: Diagnosis) -> str:
 def _sections(diagnosis: Diagnosis) -> Iterator[str]:
     names = words.short_names(diagnosis)
     yield f'<h1><span class="{escaped(diagnosis.verdict)}">{escaped(diagnosis.verdict.upper())}</span> {escaped(diagnosis.summary)}</h1>'
+    if diagnosis.parts:
+        yield bullets(map(escaped, words.parts(diagnosis)))
     for finding in diagnosis.findings:
         yield _section(_finding(finding, names))
     if diagnosis.recommended_command:
         yield _section(_command(diagnosis.recommended_command))
+    for part in diagnosis.parts[1:]:
+        if part.recommended_command:
+            yield _section(_command(part.recommended_command, part.name))
     if diagnosis.missing:
         yield _section(["<h2>What would make this certain</h2>", bullets(map(escaped, diagnosis.missing))])
     rows = run_rows(diagnosis.run, verbose=True)
@@ -87,8 +92,8 @@ def _evidence(item: Evidence, names: dict[str, str]) -> str:
     return _log_line(names[item.source], item.line, words.cut(item.text, words.EXCERPT, item.needle))
 
 
-def _command(command: CorrectedCommand) -> Iterator[str]:
-    yield "<h2>Corrected launch command</h2>"
+def _command(command: CorrectedCommand, name: str = "") -> Iterator[str]:
+    yield f"<h2>Corrected launch command{escaped(f' of the {name}') if name else ''}</h2>"
     yield f"<pre>{html.escape(visible(command.text, keep=chr(10)))}</pre>"
     if command.changes:
         yield table(("flag", "change", "why"), [(c.flag, words.change(c), c.why) for c in command.changes])

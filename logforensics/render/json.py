@@ -14,7 +14,7 @@ from logforensics.diagnosis import SCHEMA
 from logforensics.render.untrusted import masked
 
 if TYPE_CHECKING:
-    from logforensics.diagnosis import Coverage, Diagnosis
+    from logforensics.diagnosis import Coverage, Diagnosis, Part
     from logforensics.findings import Finding
 
 
@@ -35,6 +35,8 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "sources": safe.sources,
         "findings": [_finding(finding) for finding in safe.findings],
     }
+    if safe.parts:
+        form["parts"] = [_part(part) for part in safe.parts]
     if safe.command is not None:
         form["command"] = safe.command
     plain_form: dict[str, Any] = _plain(form)
@@ -47,7 +49,7 @@ def dumps(diagnosis: Diagnosis) -> str:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {
+    form = {
         "code": finding.code,
         "root_cause": finding.root_cause,
         "severity": finding.severity,
@@ -59,6 +61,21 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "evidence": [_line(e.source, e.line, e.text) for e in finding.evidence],
         "arithmetic": finding.arithmetic,
         "recommendations": finding.recommendations,
+    }
+    return form if finding.part is None else {**form, "part": finding.part}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    command = part.recommended_command
+    return {
+        "name": part.name,
+        "role": part.role,
+        "relation": part.relation,
+        "sources": part.sources,
+        "verdict": part.verdict,
+        "summary": part.summary,
+        "recommended_command": command.text if command else None,
+        "run": part.run,
     }
 
 

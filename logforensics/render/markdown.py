@@ -37,10 +37,15 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
 def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     names = words.short_names(diagnosis)
     yield f"# {escaped(diagnosis.verdict.upper())}: {escaped(diagnosis.summary)}"
+    if diagnosis.parts:
+        yield bullets(map(escaped, words.parts(diagnosis)))
     for finding in diagnosis.findings:
         yield from _finding(finding, names)
     if diagnosis.recommended_command:
         yield from command(diagnosis.recommended_command)
+    for part in diagnosis.parts[1:]:
+        if part.recommended_command:
+            yield from command(part.recommended_command, part.name)
     if diagnosis.missing:
         yield "## What would make this certain"
         yield bullets(escaped(item) for item in diagnosis.missing)
@@ -72,9 +77,9 @@ def _finding(finding: Finding, names: dict[str, str]) -> Iterator[str]:
         )
 
 
-def command(command: CorrectedCommand) -> Iterator[str]:
-    """The corrected launch command and what was changed in it."""
-    yield "## Corrected launch command"
+def command(command: CorrectedCommand, name: str = "") -> Iterator[str]:
+    """The corrected launch command, of the server ``name`` where there are several, and what was changed in it."""
+    yield f"## Corrected launch command{escaped(f' of the {name}') if name else ''}"
     yield fenced(command.text, "bash")
     if command.changes:
         yield table(("flag", "change", "why"), [(c.flag, words.change(c), c.why) for c in command.changes])

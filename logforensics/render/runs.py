@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any
 
 from logforensics import lazy_re
@@ -33,7 +34,9 @@ _LEDGER = (
     ("left_gib", "→ {} GiB left"),
 )
 _RANKS_SHOWN = 4
+_STARTS_SHOWN = 5
 _NUMBER = lazy_re.compile(r"\d+")
+_TP = lazy_re.compile(r"TP(\d+)")
 _ROLES = ("first", "same error", "consequence", "no error", "silent")
 _ERROR_CHARS = 120
 
@@ -46,9 +49,12 @@ def run_rows(run: Mapping[str, Any], *, verbose: bool = False) -> list[Row]:
     rows += _row("SGLang", _version(run, verbose=verbose))
     rows += _row("model", run.get("model_path") or run.get("model"))
     rows += _row("layout", _layout(run))
-    rows += _listed("stages", [_stage(stage) for stage in run.get("stages") or ()])
-    rows += _listed("ranks", _timeline(run.get("timeline") or ()))
-    rows += _row("loading", _loading(run.get("load") or ()))
+    names = _file_names(run)
+    rows += _listed("files", _members(run.get("members") or (), names))
+    rows += _listed("earlier", _earlier(run, verbose=verbose))
+    rows += _listed("stages", [_stage(stage, names) for stage in run.get("stages") or ()])
+    rows += _listed("ranks", _timeline(run.get("timeline") or (), names))
+    rows += _row("loading", _loading(run.get("load") or (), names))
     memory = run.get("memory") or {}
     ledgers = _grouped(memory.get("gpu") or ())
     rows += _listed("GPU memory", ledgers if verbose else _ends(ledgers))
@@ -95,23 +101,74 @@ def _layout(run: Mapping[str, Any]) -> str | None:
     return ", ".join(parts) or None
 
 
-def _stage(stage: Mapping[str, Any]) -> str:
+def _file_names(run: Mapping[str, Any]) -> dict[str, str]:
+    """The names of the run's files without their folders, where there are several."""
+    sources = [str(member.get("source", "")) for member in run.get("members") or ()]
+    names = [PurePath(source).name or source for source in sources]
+    return dict(zip(sources, names if len(set(names)) == len(names) else sources, strict=True)) if len(sources) > 1 else {}
+
+
+def _members(members: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
+    """The files of a run: node, ranks, clock."""
+    return [_member(member, names) for member in members] if names else []
+
+
+def _member(member: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    parts = [f"node {member['node']}"] if member.get("node") is not None else []
+    parts += [_numbers([str(rank) for rank in member.get("ranks") or ()])] if member.get("ranks") else []
+    parts += [str(member["role"])] if member.get("role") != "server" or not parts else []
+    clock = member.get("clock") or {}
+    if clock.get("corrected_by_s"):
+        parts.append(f"clock {clock['corrected_by_s']:+,.0f} s, taken off the times here")
+    elif clock.get("basis") == "unknown" and member.get("ranks"):
+        parts.append("clock not known")
+    return f"{names[str(member['source'])]}: {', '.join(parts)}"
+
+
+def _earlier(run: Mapping[str, Any], *, verbose: bool) -> list[str]:
+    """The starts before this one, the latest last; with many of them only the latest."""
+    starts = run.get("earlier_starts") or ()
+    shown = starts if verbose else starts[-_STARTS_SHOWN:]
+    files = {str(start.get("source")) for start in starts} | {str(member.get("source")) for member in run.get("members") or ()}
+    left = [f"… {len(starts) - len(shown)} more before these"] if len(shown) < len(starts) else []
+    return left + [_start(start, named=len(files) > 1) for start in shown]
+
+
+def _start(start: Mapping[str, Any], *, named: bool) -> str:
+    file = f"{PurePath(str(start.get('source'))).name} " if named else ""
+    until = f"–{start['last_line']}" if start.get("last_line") else " on"
+    where = f"{file}start {start.get('start')} of {start.get('of')} (lines {start.get('line')}{until})"
+    if start.get("ended") is None:
+        return f"{where}: not looked into"
+    stage = str(start.get("stage") or "")
+    came = "it served" if start.get("served") else f"it came to: {_STAGES.get(stage, stage.replace('_', ' '))}"
+    told = f"; {start['code']} {start['title']}" if start.get("code") else ""
+    how = {"failed": "failed", "stopped": "stopped from outside"}.get(str(start["ended"]), "ended without an error")
+    return f"{where}: {how}, {came}{cut(told, _ERROR_CHARS)}"
+
+
+def _stage(stage: Mapping[str, Any], names: Mapping[str, str]) -> str:
     time = stage.get("time")
     clock = f"{time:%H:%M:%S}  " if isinstance(time, datetime) else ""
     name = str(stage.get("stage", ""))
     first, last, ranks = stage.get("line"), stage.get("last_line"), stage.get("ranks") or 1
     where = f"line {first}" if first == last or last is None else f"lines {first}–{last}"
+    if names:
+        begin, end = (
+            f"{names.get(str(stage.get(key)), stage.get(key))}:{line}" for key, line in (("source", first), ("last_source", last))
+        )
+        where = begin if begin == end else f"{begin} – {end}"
     return f"{clock}{_STAGES.get(name, name.replace('_', ' '))}{f' on {ranks} ranks' if ranks > 1 else ''} ({where})"
 
 
-def _timeline(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+def _timeline(ranks: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
     """What each rank reached and what went wrong on it, first errors first, ranks that say the same in one line."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for rank in sorted(
         ranks, key=lambda row: (_ROLES.index(row["role"]) if row.get("role") in _ROLES else len(_ROLES), row.get("error_line") or 0)
     ):
         groups.setdefault(_told(rank), []).append(rank)
-    return [f"{_names([str(rank.get('rank', '')) for rank in found])}: {text}{_lines(found)}" for text, found in groups.items()]
+    return [f"{_names([str(rank.get('rank', '')) for rank in found])}: {text}{_lines(found, names)}" for text, found in groups.items()]
 
 
 def _told(rank: Mapping[str, Any]) -> str:
@@ -126,8 +183,12 @@ def _told(rank: Mapping[str, Any]) -> str:
     return f"{'first error' if role == 'first' else role}{clock}{reached}: {cut(str(rank['error']), _ERROR_CHARS)}"
 
 
-def _lines(ranks: Sequence[Mapping[str, Any]]) -> str:
-    numbers = [str(rank["error_line"]) for rank in ranks if rank.get("error_line")]
+def _lines(ranks: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
+    numbers = [
+        f"{names[rank['source']]}:{rank['error_line']}" if names else str(rank["error_line"]) for rank in ranks if rank.get("error_line")
+    ]
+    if names and numbers:
+        return f" ({', '.join(numbers[:_RANKS_SHOWN])}{', …' if len(numbers) > _RANKS_SHOWN else ''})"
     return (
         f" (line{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:_RANKS_SHOWN])}{', …' if len(numbers) > _RANKS_SHOWN else ''})"
         if numbers
@@ -135,7 +196,7 @@ def _lines(ranks: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _loading(bars: Sequence[Mapping[str, Any]]) -> str | None:
+def _loading(bars: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str | None:
     if not bars:
         return None
     bar = bars[-1]
@@ -144,7 +205,8 @@ def _loading(bars: Sequence[Mapping[str, Any]]) -> str | None:
         text += f" in {number(bar['elapsed_s'])} s"
     if bar.get("rate_per_s"):
         text += f", {number(round(bar['rate_per_s'], 2))} shards/s"
-    return f"{text} (line {bar.get('line')})"
+    where = f"{names[bar['source']]}:{bar.get('line')}" if bar.get("source") in names else f"line {bar.get('line')}"
+    return f"{text} ({where})"
 
 
 def _grouped(ledgers: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -166,6 +228,12 @@ def _names(ranks: Sequence[str]) -> str:
         else:
             spans.append([rank])
     return ", ".join(f"{span[0]} … {span[-1]}" if len(span) > 2 else ", ".join(span) for span in spans)
+
+
+def _numbers(ranks: Sequence[str]) -> str:
+    """Ranks by their TP number alone: a rank writes some lines with all its tags and some with few."""
+    numbers = sorted({int(found[1]) for rank in ranks if (found := _TP.search(rank))})
+    return _names([f"TP{number}" for number in numbers]) if numbers and not any("PP" in rank for rank in ranks) else _names(ranks)
 
 
 def _follows(before: str, after: str) -> bool:
@@ -207,6 +275,10 @@ def _host(host: Mapping[str, Any]) -> str | None:
         key = (str(pool.get("label")), float(pool.get("gb") or 0))
         sizes[key] = sizes.get(key, 0) + 1
     parts = [f"{count} × {number(gb)} GB {label}" for (label, gb), count in sizes.items()]
+    hosts = host.get("hosts") or ()
+    if len(hosts) > 1:
+        each = "; ".join(f"{number(one['total_gb'])} GB on node {one['node']}" for one in hosts)
+        return f"{' + '.join(parts)}: {each}"
     return f"{' + '.join(parts)} = {number(host.get('total_gb'))} GB"
 
 

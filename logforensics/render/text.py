@@ -28,6 +28,7 @@ _BADGE_STYLE = {
 }
 _EVIDENCE_SHOWN = 4
 _EXAMPLES_SHOWN = 3
+_PARTS_SHOWN = 10
 _LINES_PER_EXCERPT = 2
 _INDENT = 2
 
@@ -51,12 +52,16 @@ class _Report:
         if self.detail is Detail.QUIET:
             return self.page.finish()
         verbose = self.detail is Detail.VERBOSE
+        self.parts()
         told = [f for f in self.diagnosis.findings if verbose or f.severity is not Severity.INFO]
         for finding in told:
             self.finding(finding)
         self.remarks([f for f in self.diagnosis.findings if f not in told])
         if self.diagnosis.recommended_command:
             self.command(self.diagnosis.recommended_command)
+        for part in self.diagnosis.parts[1:]:
+            if part.recommended_command:
+                self.command(part.recommended_command, part.name)
         self.bullets("What would make this certain", self.diagnosis.missing)
         self.run()
         self.bullets("Notes", self.diagnosis.notes)
@@ -68,6 +73,15 @@ class _Report:
         verdict = self.diagnosis.verdict
         badge = self.page.text((verdict.upper(), _VERDICT_STYLE.get(verdict, "bold")), "  ")
         self.page.paragraph(self.page.text((self.diagnosis.summary, "bold")), first=badge)
+
+    def parts(self) -> None:
+        """The servers whose logs were given together, a line each."""
+        lines = words.parts(self.diagnosis)
+        shown = lines if self.detail is Detail.VERBOSE or len(lines) <= _PARTS_SHOWN else lines[: _PARTS_SHOWN - 1]
+        if len(shown) < len(lines):
+            shown = [*shown, f"… and {len(lines) - len(shown)} more (--verbose; `logforensics runs` has a table of them)"]
+        for line in shown:
+            self.page.paragraph(self.page.text(line), first=self.page.text("· "), indent=_INDENT)
 
     def finding(self, finding: Finding) -> None:
         """Everything about one finding."""
@@ -127,10 +141,10 @@ class _Report:
             badge = self.page.text(("INFO", _BADGE_STYLE[Severity.INFO]), "  ")
             self.page.paragraph(self.page.text(finding.title, (f"  ({finding.code}{at})", "dim")), first=badge)
 
-    def command(self, command: CorrectedCommand) -> None:
+    def command(self, command: CorrectedCommand, name: str = "") -> None:
         """The corrected command from the first column, unwrapped: a mouse selects it, a shell takes it."""
         text = self.page.text
-        self.heading("Corrected launch command")
+        self.heading(f"Corrected launch command{f' of the {name}' if name else ''}")
         self.page.blank()
         self.page.verbatim(command.text)
         self.page.blank()

@@ -10,7 +10,7 @@ from logforensics.findings import Action
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from logforensics.diagnosis import Coverage, Diagnosis, FlagChange
+    from logforensics.diagnosis import Coverage, Diagnosis, FlagChange, Part
     from logforensics.findings import Arithmetic, Finding, Recommendation
 
 EXCERPT = 400
@@ -67,6 +67,21 @@ def change(difference: FlagChange) -> str:
     return f"{old or 'on'} → {new or 'on'}"
 
 
+def parts(diagnosis: Diagnosis) -> list[str]:
+    """A line for each of several servers whose logs were given together; the first is the one that the facts are about."""
+    names = short_names(diagnosis)
+    return [_part(part, [names[source] for source in part.sources], told=place == 0) for place, part in enumerate(diagnosis.parts)]
+
+
+def _part(part: Part, files: list[str], *, told: bool) -> str:
+    """``told``: its summary stands above already."""
+    of = "" if all(file in part.name for file in files) else f" ({', '.join(files)})"
+    summary = "" if told else f", {part.summary}"
+    if part.role == "router" and part.verdict == "incomplete":
+        return f"{part.name}{of}: nothing found{f'; {part.relation}' if part.relation else ''}"  # it never starts as a server does
+    return f"{part.name}{of}: {part.verdict}{summary}{f'; {part.relation}' if part.relation else ''}"
+
+
 def line_numbers(lines: Iterable[int]) -> str:
     """Line numbers in few characters: ``124, 125, 130–133``."""
     parts: list[str] = []
@@ -93,6 +108,8 @@ def identity(finding: Finding) -> str:
         parts.append(f"stage {finding.stage}")
     if finding.caused_by:
         parts.append(f"caused by {finding.caused_by}")
+    if finding.part:
+        parts.append(finding.part)
     return " · ".join(parts)
 
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logforensics._version import __version__
 from logforensics.diagnosis import Diagnosis
-from logforensics.engine import Log, diagnose, excerpt, make_case
+from logforensics.engine import Log, diagnose, excerpt, main_case
 from logforensics.hardware import Hardware
 from logforensics.parsing import ParsedLog, parse
 from logforensics.reporting import charts, foresight, settings, story
 from logforensics.reporting.anonymize import Anonymizer, map_strings
 from logforensics.reporting.model import Excerpt, Foresight, Moment, Report
 from logforensics.rules import Case
-from logforensics.run import Run, build_run
 from logforensics.secrets import mask
 from logforensics.units import gb
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _CONTEXT = 1  # lines shown before and after a cited one
 _MOST_CITED = 150
@@ -55,10 +51,11 @@ def build_report(
     parsed = log if isinstance(log, ParsedLog) else parse(log)
     known: dict[str, Any] = {"hardware": hardware, "launch_command": launch_command, "version": version, "model_config": model_config}
     diagnosis = diagnose(parsed, **known)
-    case = make_case(build_run(parsed), **known)
-    frames = _of_last_start(parsed, case.run)
+    part, case = main_case(parsed, **known)
+    frames = part.log.frames
     moments = story.timeline_of(case, diagnosis.findings)
-    seen = foresight.foresight_of(parsed, case, diagnosis.findings, known)
+    own = [finding for finding in diagnosis.findings if not diagnosis.parts or finding.part == diagnosis.parts[0].name]
+    seen = foresight.foresight_of(part, case, own, known)
     told = Report(
         title=title or f"Post-mortem: {diagnosis.summary}",
         diagnosis=diagnosis,
@@ -77,16 +74,6 @@ def build_report(
         safe = map_strings(safe, Anonymizer(case.config.fields, parsed.sources))
     # the charts come last: their thousands of points hold numbers, times and ranks, and nothing to hide
     return replace(safe, charts=charts.charts_of(case.run, diagnosis.run, frames))
-
-
-def _of_last_start(parsed: ParsedLog, run: Run) -> Mapping[str, pl.DataFrame]:
-    """The frames of the server start that the run is about."""
-    import polars as pl
-
-    if run.launch is None or len(run.launches) < 2:
-        return parsed.frames
-    here = (pl.col("launch") == run.launch.number) & (pl.col("source") == run.launch.mark.source)
-    return {name: frame.filter(here) for name, frame in parsed.frames.items()}
 
 
 def _advice(case: Case, diagnosis: Diagnosis, seen: Sequence[Foresight]) -> Iterator[str]:

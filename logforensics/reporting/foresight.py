@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from logforensics.engine import make_case
 from logforensics.findings import Finding, Severity
-from logforensics.parsing import ParsedLog
 from logforensics.reporting.model import Foresight, Place
 from logforensics.rules import Case, all_rules
-from logforensics.run import build_run
+from logforensics.run import Part, build_run
 from logforensics.run.model import STAGES, Mark
+from logforensics.run.parts import MERGED
 from logforensics.run.timeline import mark_at
 
 if TYPE_CHECKING:
@@ -22,23 +22,23 @@ _FEWEST_BATCHES = 20  # fewer say little about load
 _LOUD = (Severity.CRITICAL, Severity.ERROR, Severity.WARNING)
 
 
-def foresight_of(parsed: ParsedLog, case: Case, findings: Sequence[Finding], known: Mapping[str, Any]) -> tuple[Foresight, ...]:
+def foresight_of(part: Part, case: Case, findings: Sequence[Finding], known: Mapping[str, Any]) -> tuple[Foresight, ...]:
     """For each loud finding, the first stage after which its rule would have said it.
 
     Args:
-        parsed: the whole log.
+        part: the run, whole.
         case: its case.
-        findings: what was found.
+        findings: what was found in it.
         known: what the user knows, as :func:`logforensics.engine.make_case` takes it.
     """
     wanted = {finding.code: finding for finding in findings if finding.severity in _LOUD}
     rules = {rule.code: rule for rule in all_rules() if rule.code in wanted}
     trouble = _first_trouble(case)
     found: dict[str, Foresight] = {}
-    for stage, mark in _checkpoints(case, parsed.frames["decode"]):
+    for stage, mark in _checkpoints(case, part.log.frames["decode"]):
         if not rules or (trouble.time and mark.time and mark.time > trouble.time):
             break
-        early = _case_until(parsed, mark, known)
+        early = _case_until(part, mark, known)
         for code in list(rules):
             told = rules[code].apply(early)
             if told is not None and told.severity in _LOUD:
@@ -60,22 +60,19 @@ def _checkpoints(case: Case, decode: pl.DataFrame) -> list[tuple[str, Mark]]:
     while place < decode.height:
         reached.append(("serving", mark_at(decode, place)))
         place *= 2
-    return sorted(reached, key=lambda item: item[1].line)
+    return sorted(reached, key=lambda item: item[1].order)
 
 
-def _case_until(parsed: ParsedLog, mark: Mark, known: Mapping[str, Any]) -> Case:
+def _case_until(part: Part, mark: Mark, known: Mapping[str, Any]) -> Case:
     """The case as it stood when a line was written."""
-    frames = {name: frame.filter(_before(mark)) for name, frame in parsed.frames.items()}
-    return make_case(build_run(replace(parsed, frames=frames)), **known)
+    frames = {name: frame.filter(_before(mark)) for name, frame in part.log.frames.items()}
+    return make_case(build_run(replace(part, log=replace(part.log, frames=frames))), **known)
 
 
 def _before(mark: Mark) -> pl.Expr:
     import polars as pl
 
-    here = (pl.col("source") == mark.source) & (pl.col("line") <= mark.line)
-    if mark.time is None:
-        return here
-    return here | ((pl.col("source") != mark.source) & (pl.col("time") <= mark.time))
+    return pl.col("line" if mark.place is None else MERGED) <= mark.order
 
 
 def _foresight(finding: Finding, stage: str, mark: Mark, trouble: Mark) -> Foresight:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logforensics.findings import Finding, Severity
 from logforensics.render.words import number, plural
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _TROUBLES_TOLD = 12
+_Dated = tuple[Mark, str, str]  # where, kind, text
 
 
 def impact_of(case: Case, requests: pl.DataFrame) -> tuple[str, ...]:
@@ -26,8 +28,8 @@ def impact_of(case: Case, requests: pl.DataFrame) -> tuple[str, ...]:
 
 def _impact(case: Case, requests: pl.DataFrame) -> Iterator[str]:
     run = case.run
-    if len(run.launches) > 1:
-        yield f"The log holds {len(run.launches)} server starts; this report is about the last one."
+    if run.earlier:
+        yield f"The log holds {len(run.earlier) + 1} server starts; this report is about the last one."
     elapsed = _between(run.launch.mark if run.launch else run.first_mark, run.last_mark)
     if not case.served():
         took = f" {duration(elapsed)} after its start" if elapsed else ""
@@ -62,51 +64,67 @@ def _losses(case: Case, requests: pl.DataFrame) -> Iterator[str]:
     for status, count in statuses.head(4).iter_rows():
         yield f"{plural(count, 'HTTP answer')} had the status {status}."
     troubles = case.run.troubles
-    if troubles and serving.windows and troubles[0].mark.line > serving.windows[0].first.line:
+    if troubles and serving.windows and troubles[0].mark.order > serving.windows[0].first.order:
         last = serving.windows[0]
         yield f"At most {plural(last.running_max, 'running request')} and the queue behind them were lost when the server failed."
 
 
 def timeline_of(case: Case, findings: Sequence[Finding]) -> tuple[Moment, ...]:
-    """Starts, stages, load, troubles and where findings stand, in line order."""
-    moments = [*_starts(case), *_load(case), *_troubles(case), *_found(findings)]
-    last = case.run.last_mark
-    moments.append(_moment(last, "end", "the last line that was understood"))
-    return tuple(sorted(moments, key=lambda moment: (moment.place.source, moment.place.line)))
+    """Starts, stages, load, troubles and where findings stand, in line order; files that were merged in the order of time."""
+    dated = [*_starts(case), *_load(case), *_troubles(case), (case.run.last_mark, "end", "the last line that was understood")]
+    moments = [_moment(*item) for item in dated]
+    order = _order([mark for mark, _, _ in dated if mark.place is not None])
+    return tuple(sorted([*moments, *_found(findings)], key=lambda moment: order(moment.place)))
 
 
-def _starts(case: Case) -> Iterator[Moment]:
+def _order(marks: Sequence[Mark]) -> Callable[[Place], tuple[Any, ...]]:
+    """What to sort places by: file and line, or in merged files the place in time, told by the last mark before the line."""
+    known = {
+        source: sorted((mark.line, mark.order) for mark in marks if mark.source == source) for source in {mark.source for mark in marks}
+    }
+
+    def key(place: Place) -> tuple[Any, ...]:
+        found = known.get(place.source)
+        if not found:
+            return (bool(known), place.source, place.line)
+        line, order = found[max(0, bisect_right(found, (place.line, 1 << 62)) - 1)]
+        return (False, "", order + place.line - line)
+
+    return key
+
+
+def _starts(case: Case) -> Iterator[_Dated]:
     run = case.run
-    for launch in run.launches[:-1]:
-        yield _moment(launch.mark, "start", "an earlier server start")
+    for launch in run.earlier:
+        yield launch.mark, "start", "an earlier server start"
     for name in STAGES:
         stage = run.stages.get(name)
         if stage is None:
             continue
         ranks = f" on the last of {len(stage.marks)} ranks" if len(stage.marks) > 1 else ""
-        yield _moment(stage.last, "start", f"{stage_name(name)}{ranks}")
+        yield stage.last, "start", f"{stage_name(name)}{ranks}"
 
 
-def _load(case: Case) -> Iterator[Moment]:
+def _load(case: Case) -> Iterator[_Dated]:
     serving = case.run.serving
     for window in serving.windows[:4]:
         name = f" ({window.rank.label})" if len(serving.windows) > 1 else ""
         if window.full_mark:
-            yield _moment(window.full_mark, "load", f"the KV pool is full and the queue at its longest{name}")
-        yield _moment(window.last, "load", f"last decode line{name}")
+            yield window.full_mark, "load", f"the KV pool is full and the queue at its longest{name}"
+        yield window.last, "load", f"last decode line{name}"
     if serving.retraction_first:
-        yield _moment(serving.retraction_first, "load", "first retraction")
+        yield serving.retraction_first, "load", "first retraction"
 
 
-def _troubles(case: Case) -> Iterator[Moment]:
+def _troubles(case: Case) -> Iterator[_Dated]:
     troubles = case.run.troubles
     for trouble in troubles[:_TROUBLES_TOLD]:
         who = f" ({trouble.rank.label})" if any(number is not None for number in trouble.rank) else ""
-        mark = Mark(trouble.mark.source, trouble.line, trouble.when)
-        yield _moment(mark, "trouble", f"{trouble.head}{who}")
+        place = None if trouble.mark.place is None else trouble.said_at
+        yield Mark(trouble.mark.source, trouble.line, trouble.when, place), "trouble", f"{trouble.head}{who}"
     if len(troubles) > _TROUBLES_TOLD:
         rest = troubles[_TROUBLES_TOLD]
-        yield _moment(rest.mark, "trouble", f"… and {len(troubles) - _TROUBLES_TOLD} more")
+        yield rest.mark, "trouble", f"… and {len(troubles) - _TROUBLES_TOLD} more"
 
 
 def _found(findings: Sequence[Finding]) -> Iterator[Moment]:

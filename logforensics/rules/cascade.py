@@ -16,6 +16,7 @@ from logforensics.rules.case import Case
 from logforensics.rules.distributed import LOST, expected_ranks
 from logforensics.rules.signs import active
 from logforensics.run.model import STAGES, Mark, Rank
+from logforensics.run.telling import short_name
 from logforensics.run.troubles import Trouble
 
 # How far a root cause is from the beginning of a chain: 0 may begin one; a larger number follows from any smaller one.
@@ -43,13 +44,20 @@ _DEPTH = {
 _FALLBACKS = ("scheduler_exception", "frontend_exception")
 _GRAVE = (Severity.CRITICAL, Severity.ERROR)
 _MOST_RANKS = 256
+_SAME_SECONDS = 1.0
 
 
 def link(findings: Sequence[Finding], case: Case) -> list[Finding]:
     """Set ``caused_by`` where one finding follows from another, and leave out fallbacks that another finding explains."""
     kept = [finding for finding in findings if not (finding.root_cause in _FALLBACKS and _explained(finding, findings, case))]
     onsets = {finding.code: _onset(finding, case) for finding in kept}
-    return [replace(finding, caused_by=finding.caused_by or _cause(finding, kept, onsets)) for finding in kept]
+    slack = _slack(case)
+    return [replace(finding, caused_by=finding.caused_by or _cause(finding, kept, onsets, slack)) for finding in kept]
+
+
+def _slack(case: Case) -> float:
+    """Seconds within which the order of two events means nothing: one, or what the clocks of several nodes leave open."""
+    return max(_SAME_SECONDS, case.run.doubt_s or 0.0)
 
 
 def _explained(fallback: Finding, findings: Sequence[Finding], case: Case) -> bool:
@@ -76,13 +84,15 @@ def _onset(finding: Finding, case: Case) -> Trouble | None:
     return next((item for item in case.run.troubles if _cites(finding, item)), None)
 
 
-def _cause(finding: Finding, findings: Sequence[Finding], onsets: dict[str, Trouble | None]) -> str | None:
+def _cause(finding: Finding, findings: Sequence[Finding], onsets: dict[str, Trouble | None], slack: float) -> str | None:
     """Code of the finding that this one follows from: the deepest, then the earliest."""
     depth = _DEPTH.get(finding.root_cause, 0)
     causes = [
         other
         for other in findings
-        if other.severity in _GRAVE and _DEPTH.get(other.root_cause, 0) < depth and _not_after(onsets[other.code], onsets[finding.code])
+        if other.severity in _GRAVE
+        and _DEPTH.get(other.root_cause, 0) < depth
+        and _not_after(onsets[other.code], onsets[finding.code], slack)
     ]
     best = min(causes, key=lambda other: (_DEPTH.get(other.root_cause, 0), _place(onsets[other.code])), default=None)
     return best.code if best else None
@@ -92,11 +102,11 @@ def _place(onset: Trouble | None) -> int:
     return -1 if onset is None else onset.order
 
 
-def _not_after(cause: Trouble | None, effect: Trouble | None) -> bool:
-    """Whether a cause began before its effect; within one second the order of lines means nothing."""
+def _not_after(cause: Trouble | None, effect: Trouble | None, slack: float) -> bool:
+    """Whether a cause began before its effect; within ``slack`` seconds the order of lines means nothing."""
     if cause is None or effect is None or cause.order <= effect.order:
         return True
-    return cause.when is not None and effect.when is not None and abs((cause.when - effect.when).total_seconds()) <= 1
+    return cause.when is not None and effect.when is not None and abs((cause.when - effect.when).total_seconds()) <= slack
 
 
 # ---------------------------------------------------------------------------------------------------------------- by rank
@@ -114,8 +124,9 @@ def timeline(case: Case) -> list[dict[str, Any]]:
     seen = list(case.run.ranks)[:_MOST_RANKS] or [Rank()]
     known = {rank.tp for rank in seen if rank.tp is not None}
     absent = [Rank(tp=number) for number in expected_ranks(case) if known and number not in known][:_MOST_RANKS]
-    rows = [_row(case, rank, _first_on(troubles, rank), first) for rank in seen]
-    return rows + [_row(case, rank, None, first) | {"role": "silent"} for rank in absent]
+    slack = _slack(case)
+    rows = [_row(case, rank, _first_on(troubles, rank), first, slack) for rank in seen]
+    return rows + [_row(case, rank, None, first, slack) | {"role": "silent"} for rank in absent]
 
 
 def _first_on(troubles: Sequence[Trouble], rank: Rank) -> Trouble | None:
@@ -123,18 +134,37 @@ def _first_on(troubles: Sequence[Trouble], rank: Rank) -> Trouble | None:
     return next((item for item in troubles if item.rank == rank or (rank.tp is not None and item.rank == Rank(tp=rank.tp))), None)
 
 
-def _row(case: Case, rank: Rank, trouble: Trouble | None, first: Trouble) -> dict[str, Any]:
+def doubts(case: Case) -> list[str]:
+    """A sentence where troubles of two files are closer to each other than their clocks are known."""
+    troubles = [item for item in active(case) if item.origin in ("exception", "watchdog", "shutdown")] if case.run.merged else []
+    if not troubles:
+        return []
+    first = troubles[0]
+    other = next((item for item in troubles if item.mark.source != first.mark.source), None)
+    if other is None or first.when is None or other.when is None:
+        return []
+    gap, doubt = (other.when - first.when).total_seconds(), case.run.doubt_s
+    if doubt is not None and gap > _slack(case):
+        return []
+    known = "are not known against each other" if doubt is None else f"are known to ± {_slack(case):.0f} s only"
+    places = " and ".join(f"{short_name(item.mark.source)}:{item.line}" for item in (first, other))
+    return [f"which file has the first failure is not certain: {places} are {abs(gap):.0f} s apart, and the clocks {known}"]
+
+
+def _row(case: Case, rank: Rank, trouble: Trouble | None, first: Trouble, slack: float) -> dict[str, Any]:
     stage, mark = _reached(case, rank)
     row: dict[str, Any] = {"rank": rank.label, "stage": stage, "line": mark.line if mark else None, "time": mark.time if mark else None}
+    row["source"] = mark.source if mark else trouble.mark.source if trouble else None
     if trouble is None:
         return row | {"role": "no error", "error": None, "error_line": None, "error_time": None}
-    return row | {"role": _role(trouble, first), "error": trouble.head, "error_line": trouble.line, "error_time": _time(trouble)}
+    said = {"error": trouble.head, "error_line": trouble.line, "error_time": _time(trouble), "source": trouble.mark.source}
+    return row | {"role": _role(trouble, first, slack)} | said
 
 
-def _role(trouble: Trouble, first: Trouble) -> str:
+def _role(trouble: Trouble, first: Trouble, slack: float) -> str:
     if trouble is first:
         return "first"
-    near = trouble.when is None or first.when is None or abs((trouble.when - first.when).total_seconds()) <= 1
+    near = trouble.when is None or first.when is None or abs((trouble.when - first.when).total_seconds()) <= slack
     return "same error" if trouble.identity == first.identity and near else "consequence"
 
 

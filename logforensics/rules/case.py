@@ -123,6 +123,12 @@ class Case:
         return bool(self.config.get("enable_dp_attention")) or self.config.size("attn_dp_size") > 1
 
     @cached_property
+    def all_nodes_here(self) -> bool:
+        """Whether the log of every node was given: nothing more is to be asked for."""
+        nodes = self.config.size("nnodes")
+        return nodes > 1 and self.run.nodes == tuple(range(nodes))
+
+    @cached_property
     def schedulers_per_host(self) -> int:
         """Scheduler processes on one machine: TP × PP (× plain DP replicas) over the nodes; at least the ranks the log shows."""
         config = self.config
@@ -132,8 +138,13 @@ class Case:
         planned = max(1, world // config.size("nnodes"))
         if config.fields:
             return planned
-        seen = {(rank.dp if not self.dp_attention else None, rank.pp, rank.tp) for rank in self.run.ranks}
-        return max(planned, len(seen))
+        return max(planned, self._ranks_of_a_host())
+
+    def _ranks_of_a_host(self) -> int:
+        """Ranks that the log shows; of several files that hold more than one rank each, those of the fullest: each is a node's."""
+        files = [member.ranks for member in self.run.members if member.ranks] if self.run.merged else []
+        groups = files if files and min(map(len, files)) > 1 else [self.run.ranks]
+        return max(len({(rank.dp if not self.dp_attention else None, rank.pp, rank.tp) for rank in ranks}) for ranks in groups)
 
     # ------------------------------------------------------------------------------------------------ model and prediction
 
@@ -161,8 +172,8 @@ class Case:
         """Errors in the order they happened: by time where every one has a time, else by line."""
         found = self.run.failures
         if found and all(failure.mark.time is not None for failure in found):
-            return tuple(sorted(found, key=lambda failure: (failure.mark.time, failure.mark.line)))
-        return tuple(sorted(found, key=lambda failure: failure.mark.line))
+            return tuple(sorted(found, key=lambda failure: (failure.mark.time, failure.mark.order)))
+        return tuple(sorted(found, key=lambda failure: failure.mark.order))
 
     @cached_property
     def active_troubles(self) -> tuple[Trouble, ...]:
@@ -173,7 +184,7 @@ class Case:
 
     def served(self, before: Mark | None = None) -> bool:
         """Whether the server was ready or served batches (before a given line)."""
-        limit = before.line if before else 1 << 62
-        if self.run.ready is not None and self.run.ready.line < limit:
+        limit = before.order if before else 1 << 62
+        if self.run.ready is not None and self.run.ready.order < limit:
             return True
-        return any(window.first.line < limit for window in self.run.serving.windows)
+        return any(window.first.order < limit for window in self.run.serving.windows)

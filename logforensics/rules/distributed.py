@@ -59,12 +59,13 @@ _LIMIT = lazy_re.compile(r"Timeout\(ms\)=(\d+)|waiting (\d+) ?ms|timeout after (
 
 
 def expected_ranks(case: Case) -> list[int]:
-    """TP ranks that this log should show: those of its node where the node is known, else all of the group."""
+    """TP ranks that these logs should show: those of their nodes where the nodes are known, else all of the group."""
     world, nodes = case.config.size("tp_size"), case.config.size("nnodes")
-    node = case.config.number("node_rank")
-    if nodes > 1 and node is not None:
+    number = case.config.number("node_rank")
+    here = case.run.nodes or ((int(number),) if number is not None else ())
+    if nodes > 1 and here:
         each = max(1, world // nodes)
-        return list(range(int(node) * each, (int(node) + 1) * each))
+        return [rank for node in here for rank in range(node * each, (node + 1) * each)]
     return list(range(world))
 
 
@@ -89,9 +90,9 @@ def remote_peers(troubles: Sequence[Trouble]) -> list[str]:
 
 def starting(case: Case, trouble: Trouble | None = None) -> bool:
     """Whether the ranks were still joining: initialisation began and ended on none of them before this."""
-    line = trouble.mark.line if trouble else 1 << 62
+    line = trouble.mark.order if trouble else 1 << 62
     ended = [name for name in ("init_dist_end", "load_begin", "load_end", "capacity", "serving") if name in case.run.stages]
-    return not any(case.run.stages[name].first.line < line for name in ended) and not case.served(trouble.mark if trouble else None)
+    return not any(case.run.stages[name].first.order < line for name in ended) and not case.served(trouble.mark if trouble else None)
 
 
 # ---------------------------------------------------------------------------------------------------------------- rules
@@ -325,7 +326,7 @@ def peer_shutdown(case: Case) -> Verdict | None:
         for item in active(case)
         if item.origin == "notice" and re.search(r"link is broken|Attempting to reconnect|store.{0,40}broken", item.text)
     ]
-    node = case.config.number("node_rank")
+    node = case.run.node_of.get(idle[0].mark.source) if case.run.merged else case.config.number("node_rank")
     return Verdict(
         Severity.WARNING,
         Confidence.CERTAIN if peers and len(idle) > 1 else Confidence.PROBABLE,

@@ -17,8 +17,8 @@ _STARTING = ("launch", "init_dist_begin", "init_dist_end", "load_begin")
 
 def sigkills(case: Case) -> list[ShutdownEvent]:
     """Lines that say a child died of SIGKILL, before any stop that SGLang itself or an operator began."""
-    stop = min((event.mark.line for event in case.run.shutdowns if event.event in ("sigterm", "uvicorn_shutdown")), default=1 << 62)
-    return [event for event in case.run.shutdowns if event.exit_code == SIGKILL and event.mark.line < stop]
+    stop = min((event.mark.order for event in case.run.shutdowns if event.event in ("sigterm", "uvicorn_shutdown")), default=1 << 62)
+    return [event for event in case.run.shutdowns if event.exit_code == SIGKILL and event.mark.order < stop]
 
 
 def kernel_lines(case: Case) -> list[ShutdownEvent]:
@@ -42,9 +42,9 @@ def explained_by_exception(case: Case) -> bool:
 
     An exception behind the kill, such as the parent's EOFError, is a consequence.
     """
-    first = min((event.mark.line for event in sigkills(case)), default=1 << 62)
+    first = min((event.mark.order for event in sigkills(case)), default=1 << 62)
     return any(
-        failure.kind not in ("SystemExit", "KeyboardInterrupt") and failure.mark.line < first and not _is_announcement(failure.text)
+        failure.kind not in ("SystemExit", "KeyboardInterrupt") and failure.mark.order < first and not _is_announcement(failure.text)
         for failure in case.failures
     )
 
@@ -181,14 +181,14 @@ def child_killed_sigkill(case: Case) -> Verdict | None:
 
 def _announcements(case: Case, kills: list[ShutdownEvent]) -> list[ShutdownEvent]:
     """The kills and the line directly before that says which process died."""
-    lines = {event.mark.line for event in kills}
+    lines = {event.mark.order for event in kills}
     return sorted(
         (
             event
             for event in case.run.shutdowns
-            if event.mark.line in lines or (event.event == "scheduler_dead" and event.mark.line + 1 in lines)
+            if event.mark.order in lines or (event.event == "scheduler_dead" and event.mark.order + 1 in lines)
         ),
-        key=lambda event: event.mark.line,
+        key=lambda event: event.mark.order,
     )
 
 

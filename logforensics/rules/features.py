@@ -46,7 +46,7 @@ def spec_decode_crash(case: Case) -> Verdict | None:
         return None
     first = struck[0]
     retraction = case.run.serving.retraction_last
-    after = retraction is not None and retraction.line < first.mark.line and first.mark.line - retraction.line < 200
+    after = retraction is not None and retraction.order < first.mark.order and first.mark.order - retraction.order < 200
     fix = [upgrade("sglang", None, "the tables of draft and target were brought into agreement release by release")]
     running = [window.running_max for window in case.run.serving.windows if window.running_max]
     queue = case.run.serving.prefill.queue_max if case.run.serving.prefill else 0

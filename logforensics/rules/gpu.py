@@ -273,7 +273,7 @@ def cuda_graph_capture_oom(case: Case) -> Verdict | None:
         sizes = oom.figures(oom.root_text(failure))
         begin = case.run.lowest("graph_begin", last=True)
         last = next(
-            (item for item in reversed(case.run.memory_steps) if item.stage == "graph_progress" and item.mark.line < failure.message_line),
+            (item for item in reversed(case.run.memory_steps) if item.stage == "graph_progress" and item.mark.order < failure.said_at),
             None,
         )
         evidence = cite(
@@ -390,7 +390,7 @@ def _left_after_start(case: Case) -> tuple[Evidence, float] | None:
     """The least free GPU memory after start, GiB, with its line: the capacity line, else the end of graph capture."""
     known = [(capacity.avail_gib, capacity.mark) for capacity in case.run.capacities if capacity.avail_gib is not None]
     if known:
-        value, mark = min(known, key=lambda item: (item[0], item[1].line))
+        value, mark = min(known, key=lambda item: (item[0], item[1].order))
         return mark.evidence("available_gpu_mem="), value
     ended = case.run.lowest("graph_end", last=True) or case.run.lowest("pool_end", last=True)
     return (ended.mark.evidence("avail mem="), ended.avail_gib) if ended and ended.avail_gib is not None else None

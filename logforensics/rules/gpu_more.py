@@ -116,7 +116,7 @@ def _unbalanced(case: Case) -> tuple[Hit | None, float | None, float | None]:
 
 def _draft_stage(case: Case, hit: Hit) -> bool:
     """Whether the check that failed was the draft worker's: its frames, or weights that were loaded before it."""
-    loaded = any(item.stage == "load_end" and item.mark.line < hit.trouble.line for item in case.run.memory_steps)
+    loaded = any(item.stage == "load_end" and item.mark.order < hit.trouble.said_at for item in case.run.memory_steps)
     return loaded or hit.trouble.has_frame(*_DRAFT_FRAMES)
 
 

@@ -55,7 +55,8 @@ def _announced(case: Case, sized_by: str) -> HostBudget | None:
         else:
             side += pool.gb
     each = max(sum(sizes) for sizes in by_rank.values())
-    processes = max(case.schedulers_per_host, len(by_rank)) if case.config.size("nnodes") == 1 else case.schedulers_per_host
+    one_host = case.config.size("nnodes") == 1 and not case.run.merged
+    processes = max(case.schedulers_per_host, len(by_rank)) if one_host else case.schedulers_per_host
     lines = tuple(pool.mark.evidence("host memory") for pool in pools)
     steps = []
     one = next((sizes for sizes in by_rank.values() if len(sizes) > 1), None)

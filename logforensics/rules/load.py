@@ -59,8 +59,8 @@ def spell(window: BatchWindow, wanted: Callable[[Occupancy], bool]) -> Spell | N
         _mean([state.usage for state in found], weights),
         max(state.queue_max for state in found),
         max(found, key=lambda state: state.queue_max).mark,
-        min((state.first for state in found), key=lambda mark: mark.line),
-        max((state.last for state in found), key=lambda mark: mark.line),
+        min((state.first for state in found), key=lambda mark: mark.order),
+        max((state.last for state in found), key=lambda mark: mark.order),
     )
 
 

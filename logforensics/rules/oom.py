@@ -190,10 +190,10 @@ def _by_frames(failure: Failure) -> str | None:
 
 def _by_timeline(case: Case, failure: Failure) -> str:
     """The stage that the lines before the error leave open on its rank."""
-    run, line = case.run, failure.mark.line
+    run, order = case.run, failure.mark.order
     if case.served(failure.mark):
         return "serving"
-    reached = _reached(run, failure.rank, line)
+    reached = _reached(run, failure.rank, order)
     if reached.get("graph_begin", 0) > reached.get("graph_end", 0):
         return "graph"
     if reached.get("load_begin", 0) > reached.get("load_end", 0):
@@ -205,11 +205,11 @@ def _by_timeline(case: Case, failure: Failure) -> str:
     return "unknown"
 
 
-def _reached(run: Run, rank: Rank, line: int) -> dict[str, int]:
-    """Stage -> last line of it before ``line`` on this rank (on any rank where the error names none)."""
+def _reached(run: Run, rank: Rank, order: int) -> dict[str, int]:
+    """Stage -> place of its last line before ``order`` on this rank (on any rank where the error names none)."""
     anyone = rank not in run.ledgers
-    found = {step.stage: step.mark.line for step in run.memory_steps if step.mark.line < line and (anyone or step.rank == rank)}
-    capacities = [capacity.mark.line for capacity in run.capacities if capacity.mark.line < line]
+    found = {step.stage: step.mark.order for step in run.memory_steps if step.mark.order < order and (anyone or step.rank == rank)}
+    capacities = [capacity.mark.order for capacity in run.capacities if capacity.mark.order < order]
     return found | {"capacity": capacities[-1]} if capacities else found
 
 

@@ -105,7 +105,7 @@ def dist_init_timeout(case: Case) -> Verdict | None:
 def _later_progress(case: Case, item: Trouble) -> bool:
     """Whether the ranks went on after this line: then it was a retry that succeeded."""
     return any(
-        stage.last.line > item.mark.line
+        stage.last.order > item.mark.order
         for name, stage in case.run.stages.items()
         if name in ("load_begin", "load_end", "capacity", "serving")
     )
@@ -222,5 +222,5 @@ def _better(address: str | None, *, taken: bool) -> str:
 
 def _other_begins(case: Case) -> list[Evidence]:
     begin = case.run.stages.get("init_dist_begin")
-    marks: list[Mark] = sorted(begin.marks.values(), key=lambda mark: mark.line)[1:4] if begin else []
+    marks: list[Mark] = sorted(begin.marks.values(), key=lambda mark: mark.order)[1:4] if begin else []
     return [mark.evidence("Init torch distributed begin") for mark in marks]

@@ -175,13 +175,13 @@ def _timely(case: Case, hit: Hit) -> bool:
 def _up_before(case: Case, trouble: Trouble) -> bool:
     """Whether the server was up before this trouble: its warm-up request does not count."""
     if case.run.ready is not None:
-        return case.run.ready.source == trouble.mark.source and case.run.ready.line < trouble.mark.line
-    return any(window.lines > 1 and window.first.line < trouble.mark.line for window in case.run.serving.windows)
+        return case.run.ready.is_before(trouble.mark)
+    return any(window.lines > 1 and window.first.order < trouble.mark.order for window in case.run.serving.windows)
 
 
 def _outlived(case: Case, trouble: Trouble) -> bool:
     """Whether the server became ready after this trouble in spite of it."""
-    return case.run.ready is not None and trouble.mark.source == case.run.ready.source and trouble.mark.line < case.run.ready.line
+    return case.run.ready is not None and trouble.mark.is_before(case.run.ready)
 
 
 def _heard(case: Case) -> list[Trouble]:
@@ -191,7 +191,7 @@ def _heard(case: Case) -> list[Trouble]:
         known = {(item.mark.source, item.line) for item in case.run.troubles}
         spoken = (notice for notice in case.run.notices if _any_literal().search(notice.text))
         others = (_as_trouble(notice) for notice in spoken if (notice.mark.source, notice.mark.line) not in known)
-        heard = _merged(heard, list(others)) if len(case.run.sources) < 2 else [*heard, *others]
+        heard = _merged(heard, list(others))
     seen: dict[tuple[object, str], Trouble] = {}
     for item in heard:
         if item.origin == "notice" and (len(seen) >= _DISTINCT or _IN_PASSING.search(item.texts[0])):
@@ -201,9 +201,9 @@ def _heard(case: Case) -> list[Trouble]:
 
 
 def _merged(heard: list[Trouble], others: list[Trouble]) -> list[Trouble]:
-    """Both by line, backwards where the log is an export with the newest line first."""
-    backwards = len(heard) > 1 and heard[0].line > heard[-1].line
-    return sorted((*heard, *others), key=lambda item: item.line, reverse=backwards)
+    """Both in order, backwards where the log is an export with the newest line first."""
+    backwards = len(heard) > 1 and heard[0].said_at > heard[-1].said_at
+    return sorted((*heard, *others), key=lambda item: item.said_at, reverse=backwards)
 
 
 @cache
@@ -264,7 +264,7 @@ def severity(case: Case, trouble: Trouble) -> Severity:
     if _outlived(case, trouble) and not case.served(trouble.mark):
         return Severity.INFO
     ended = any(
-        event.event in ("child_failed", "scheduler_dead", "child_crashed") and event.mark.line > trouble.mark.line
+        event.event in ("child_failed", "scheduler_dead", "child_crashed") and event.mark.order > trouble.mark.order
         for event in case.run.shutdowns
     )
     return Severity.CRITICAL if trouble.process in ("Scheduler", None) and ended else Severity.ERROR

@@ -59,11 +59,11 @@ def stopped_at(case: Case) -> Mark | None:
 
 def after(mark: Mark, stop: Mark | None) -> bool:
     """Whether a line was written after a stop began: by its stamp (an export may begin with the newest line), else by its place."""
-    if stop is None or mark.source != stop.source:
+    if stop is None:
         return False
-    if mark.time is not None and stop.time is not None and mark.time != stop.time:
+    if mark.source == stop.source and mark.time is not None and stop.time is not None and mark.time != stop.time:
         return mark.time > stop.time
-    return mark.line > stop.line
+    return stop.is_before(mark)
 
 
 def is_noise(trouble: Trouble) -> bool:
@@ -123,7 +123,7 @@ def where(case: Case, trouble: Trouble) -> str:
     """The stage in which a trouble struck, in the words of the findings."""
     if case.served(trouble.mark) or _serving_frames(trouble):
         return "serving"
-    reached = [name for name, stage in case.run.stages.items() if stage.first.line < trouble.mark.line]
+    reached = [name for name, stage in case.run.stages.items() if stage.first.order < trouble.mark.order]
     if "capacity" in reached:
         return "warmup"
     for name, word in (("graph_begin", "graph"), ("pool_end", "graph"), ("load_end", "kv_pool"), ("load_begin", "load")):
@@ -143,5 +143,5 @@ def last_batch(case: Case, before: Mark) -> Mark | None:
     marks = [window.last for window in case.run.serving.windows]
     if case.run.serving.prefill:
         marks.append(case.run.serving.prefill.last)
-    earlier = [mark for mark in marks if mark.source == before.source and mark.line < before.line]
-    return max(earlier, key=lambda mark: mark.line, default=None)
+    earlier = [mark for mark in marks if mark.is_before(before)]
+    return max(earlier, key=lambda mark: mark.order, default=None)

@@ -63,7 +63,7 @@ def watchdog_timeout(case: Case) -> Verdict | None:
     progress = last_batch(case, first.mark)
     ranks = list(dict.fromkeys(event.rank for event in fired if event.rank.label != "the only rank"))
     steps = _stall(first, progress)
-    serving = case.run.serving.windows and case.run.serving.windows[0].first.line < first.mark.line
+    serving = case.run.serving.windows and case.run.serving.windows[0].first.order < first.mark.order
     missing = [] if kind else ["the py-spy stack of the stuck thread (install py-spy; `py-spy dump --pid` of the scheduler)"]
     return Verdict(
         Severity.WARNING if soft else Severity.CRITICAL,
@@ -215,8 +215,8 @@ def health_check_failure(case: Case) -> Verdict | None:
         return None
     first, last = failed[0], failed[-1]
     progress = last_batch(case, last.mark)
-    alive = any(window.last.line > first.mark.line for window in case.run.serving.windows)
-    alive = alive or (case.run.serving.prefill is not None and case.run.serving.prefill.last.line > first.mark.line)
+    alive = any(window.last.order > first.mark.order for window in case.run.serving.windows)
+    alive = alive or (case.run.serving.prefill is not None and case.run.serving.prefill.last.order > first.mark.order)
     steps = [step("failed checks", "lines", len(failed))]
     if first.timeout_s:
         steps.append(step("limit", "printed", first.timeout_s, "s"))

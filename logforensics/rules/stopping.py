@@ -60,7 +60,7 @@ def drain_hang(case: Case) -> Verdict | None:
     seconds = (last.mark.time - first.mark.time).total_seconds() if last.mark.time and first.mark.time else None
     stuck = (last.remaining_req or 0) > 0 and (seconds >= _HANG_SECONDS if seconds is not None else len(constant) >= _HANG_LINES)
     if not stuck or any(
-        window.last.line > first.mark.line and window.last.line > last.mark.line - 20 for window in case.run.serving.windows
+        window.last.order > first.mark.order and window.last.order > last.mark.order - 20 for window in case.run.serving.windows
     ):
         return None
     span = f"{seconds:.0f} s" if seconds is not None else f"{len(constant)} lines"

@@ -1,6 +1,6 @@
 """Frames to facts: what happened in a run, each fact with the line it stands on.
 
-The door of this room: :func:`build_run` and the classes of :mod:`logforensics.run.model`.
+The door of this room: :func:`parts_of` (which logs are one run), :func:`build_run` and the classes of :mod:`logforensics.run.model`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from logforensics.run.model import (
     Serving,
     StageReached,
 )
+from logforensics.run.parts import Part, parts_of
 
 __all__ = [
     "BatchWindow",
@@ -37,8 +38,10 @@ __all__ = [
     "LoadBar",
     "Mark",
     "Override",
+    "Part",
     "Run",
     "Serving",
     "StageReached",
     "build_run",
+    "parts_of",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from logforensics.run.model import Balance, Mark, Rank
+from logforensics.run.timeline import place_columns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,7 +44,7 @@ def _means(schedulers: Sequence[tuple[Rank, pl.DataFrame]]) -> pl.DataFrame:
     parts = [lines.with_columns(pl.lit(rank.dp, dtype=pl.Int64).alias("dp_rank")) for rank, lines in schedulers]
     whole = pl.concat(parts, how="diagonal")
     bucket = pl.col("time").dt.epoch("s") // BUCKET_SECONDS
-    place = pl.struct("source", "line", "time", "tp", "dp", "pp", "ep")
+    place = pl.struct(*place_columns(whole), "tp", "dp", "pp", "ep")
     return (
         whole.with_columns(bucket.fill_null(0).alias("bucket"))
         .group_by("bucket", "dp_rank", maintain_order=True)
@@ -95,4 +96,4 @@ def _rank(place: dict[str, int | None]) -> Rank:
 
 
 def _mark(place: dict[str, object]) -> Mark:
-    return Mark(place["source"], place["line"], place["time"])  # type: ignore[arg-type]
+    return Mark(place["source"], place["line"], place["time"], place.get("place"))  # type: ignore[arg-type]

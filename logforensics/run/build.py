@@ -15,7 +15,6 @@ from logforensics.run.model import (
     GuardRefusal,
     HostPool,
     KvPool,
-    Launch,
     Link,
     LoadBar,
     Mark,
@@ -28,6 +27,9 @@ from logforensics.run.model import (
     StageReached,
     WatchdogEvent,
 )
+from logforensics.run.parts import MERGED, Part, launches_of, parts_of
+from logforensics.run.telling import notes_of
+from logforensics.run.timeline import place_columns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,17 +39,20 @@ if TYPE_CHECKING:
 _MAX_ROWS = 20_000  # of any one repeated kind of line a rule looks at; the frames keep all
 
 
-def build_run(parsed: ParsedLog) -> Run:
-    """Facts of the last server start of the log; earlier starts are named in ``notes``."""
-    launches = _launches(parsed.frames["launches"])
-    last = launches[-1] if launches else None
-    frames = parsed.frames if len(launches) < 2 else _of_launch(parsed.frames, launches[-1])
+def build_run(log: ParsedLog | Part) -> Run:
+    """Facts of one run: the last server start of a file, or of the files that are its nodes and ranks; earlier starts are named in ``notes``.
+
+    A log that holds several runs (see :func:`~logforensics.run.parts.parts_of`) is read as the first of them.
+    """
+    part = log if isinstance(log, Part) else parts_of(log)[0]
+    frames = part.log.frames
+    launches = launches_of(frames["launches"])
     memory = _memory(frames["memory"])
     first, final = _span(frames)
     run = Run(
-        sources=parsed.sources,
-        launches=launches,
-        launch=last,
+        sources=part.log.sources,
+        launches=(*(start.launch for start in part.earlier), *launches),
+        launch=launches[0] if launches else None,
         ranks=_ranks(frames),
         ledgers=_ledgers(memory),
         stages={},
@@ -78,20 +83,13 @@ def build_run(parsed: ParsedLog) -> Run:
         ready=next((_mark(row) for row in _rows(frames["ready"])), None),
         first_mark=first,
         last_mark=final,
-        side=parsed.side,
+        side=part.log.side,
+        members=part.members,
+        earlier=tuple(start.launch for start in part.earlier),
     )
     run.stages = _stages(run)
-    if len(launches) > 1:
-        run.notes.append(f"the log holds {len(launches)} server starts; this is the last one, from line {launches[-1].mark.line} on")
+    run.notes.extend(notes_of(part, run))
     return run
-
-
-def _of_launch(frames: Mapping[str, pl.DataFrame], launch: Launch) -> dict[str, pl.DataFrame]:
-    import polars as pl
-
-    return {
-        name: frame.filter((pl.col("launch") == launch.number) & (pl.col("source") == launch.mark.source)) for name, frame in frames.items()
-    }
 
 
 def _rows(frame: pl.DataFrame) -> Iterator[dict[str, Any]]:
@@ -99,26 +97,11 @@ def _rows(frame: pl.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _mark(row: Mapping[str, Any]) -> Mark:
-    return Mark(row["source"], row["line"], row["time"])
+    return Mark(row["source"], row["line"], row["time"], row.get(MERGED))
 
 
 def _rank(row: Mapping[str, Any]) -> Rank:
     return Rank(row["tp"], row["dp"], row["pp"], row["ep"])
-
-
-def _launches(frame: pl.DataFrame) -> tuple[Launch, ...]:
-    return tuple(
-        Launch(
-            _mark(row),
-            json.loads(row["server_args"]),
-            row["version_low"],
-            row["version_high"],
-            bool(row["complete"]),
-            row["launch"],
-            row["form"],
-        )
-        for row in frame.iter_rows(named=True)
-    )
 
 
 def _memory(frame: pl.DataFrame) -> list[MemoryStep]:
@@ -136,7 +119,7 @@ def _memory(frame: pl.DataFrame) -> list[MemoryStep]:
 
 def _ledgers(steps: list[MemoryStep]) -> dict[Rank, GpuLedger]:
     by_rank: dict[Rank, list[MemoryStep]] = defaultdict(list)
-    for step in sorted(steps, key=lambda step: step.mark.line):
+    for step in sorted(steps, key=lambda step: step.mark.order):
         by_rank[step.rank].append(step)
     return {rank: GpuLedger(rank, tuple(found)) for rank, found in sorted(by_rank.items(), key=lambda item: _order(item[0]))}
 
@@ -174,11 +157,12 @@ def _capacities(frame: pl.DataFrame) -> Iterator[Capacity]:
 
 
 def _bars(frame: pl.DataFrame) -> Iterator[LoadBar]:
-    """One per bar: a new bar begins where the count of shards falls back or the total changes."""
+    """One per bar: a new bar begins where the count of shards falls back or the total changes. Files are read one after the other."""
     current: list[dict[str, Any]] = []
-    for row in frame.iter_rows(named=True):
+    for row in (frame.sort("source", maintain_order=True) if MERGED in frame.columns else frame).iter_rows(named=True):
         if current and (
-            row["shards_total"] != current[-1]["shards_total"]
+            row["source"] != current[-1]["source"]
+            or row["shards_total"] != current[-1]["shards_total"]
             or row["shards_done"] < current[-1]["shards_done"]
             or row["kind"] != current[-1]["kind"]
         ):
@@ -222,10 +206,11 @@ def _span(frames: Mapping[str, pl.DataFrame]) -> tuple[Mark, Mark]:
     """The first and the last line that any frame holds."""
     import polars as pl
 
-    pieces = [frame.select("source", "line", "time") for frame in frames.values() if frame.height]
+    pieces = [frame.select(place_columns(frame)) for frame in frames.values() if frame.height]
     if not pieces:
         return Mark("", 1), Mark("", 1)
-    lines = pl.concat([piece.sort("line").head(1) for piece in pieces] + [piece.sort("line").tail(1) for piece in pieces]).sort("line")
+    order = "place" if "place" in pieces[0].columns else "line"
+    lines = pl.concat([piece.sort(order).head(1) for piece in pieces] + [piece.sort(order).tail(1) for piece in pieces]).sort(order)
     return Mark(*lines.row(0)), Mark(*lines.row(-1))
 
 

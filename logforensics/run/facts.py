@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logforensics.run.model import STAGES, BatchWindow, GpuLedger, Run
+from logforensics.run.model import STAGES, BatchWindow, GpuLedger, Mark, Run
+from logforensics.run.telling import members_as_json
 
 if TYPE_CHECKING:
     from logforensics.rules import Case
@@ -20,6 +21,7 @@ def as_json(case: Case) -> dict[str, Any]:
         "version_high": case.release.high,
         "version_basis": case.release.basis,
         "launches": [{"line": launch.mark.line, "source": launch.mark.source, "time": launch.mark.time} for launch in run.launches],
+        "members": members_as_json(run),
         "ranks": [rank.label for rank in run.ranks],
         "ranks_per_host": case.schedulers_per_host,
         "layout": {name: case.config.size(name) for name in ("tp_size", "dp_size", "pp_size", "ep_size", "nnodes")},
@@ -32,8 +34,8 @@ def as_json(case: Case) -> dict[str, Any]:
         "serving": _serving(run),
         "kv_prediction": _kv_prediction(case),
         "errors": len(run.failures),
-        "first": {"line": run.first_mark.line, "time": run.first_mark.time},
-        "last": {"line": run.last_mark.line, "time": run.last_mark.time},
+        "first": {"source": run.first_mark.source, "line": run.first_mark.line, "time": run.first_mark.time},
+        "last": {"source": run.last_mark.source, "line": run.last_mark.line, "time": run.last_mark.time},
     }
 
 
@@ -64,8 +66,10 @@ def _stages(run: Run) -> list[dict[str, Any]]:
             found.append(
                 {
                     "stage": name,
+                    "source": first.source,
                     "line": first.line,
                     "time": first.time,
+                    "last_source": last.source,
                     "last_line": last.line,
                     "last_time": last.time,
                     "ranks": len(stage.marks),
@@ -78,6 +82,7 @@ def _load(run: Run) -> list[dict[str, Any]]:
     return [
         {
             "kind": bar.kind,
+            "source": bar.mark.source,
             "line": bar.mark.line,
             "percent": bar.percent,
             "shards_done": bar.done,
@@ -99,6 +104,7 @@ def _ledger(run: Run, ledger: GpuLedger) -> dict[str, Any]:
     left = capacity.avail_gib if capacity else (graph_end or pool_end or end).avail_gib if (graph_end or pool_end or end) else None  # type: ignore[union-attr]
     return {
         "rank": ledger.rank.label,
+        "node": run.node_of.get(ledger.steps[0].mark.source) if ledger.steps else None,
         "free_before_load_gib": begin.avail_gib if begin else None,
         "weights_gib": round(sum(weights), 2) if weights else None,
         "free_after_load_gib": end.avail_gib if end else None,
@@ -114,22 +120,36 @@ def _host(run: Run) -> dict[str, Any] | None:
         return None
     return {
         "pools": [
-            {"rank": pool.rank.label, "label": pool.label, "gb": pool.gb, "tokens": pool.num_tokens, "line": pool.mark.line}
+            {"rank": pool.rank.label, "label": pool.label, "gb": pool.gb, "tokens": pool.num_tokens, **_place(pool.mark)}
             for pool in run.host_pools
         ],
         "total_gb": round(sum(pool.gb for pool in run.host_pools), 2),
+        "hosts": _by_host(run),
         "refused": [
-            {"rank": item.rank.label, "requested_gb": item.requested_gb, "free_gb": item.free_gb, "line": item.mark.line}
+            {"rank": item.rank.label, "requested_gb": item.requested_gb, "free_gb": item.free_gb, **_place(item.mark)}
             for item in run.refusals
         ],
     }
+
+
+def _place(mark: Mark) -> dict[str, Any]:
+    return {"source": mark.source, "line": mark.line}
+
+
+def _by_host(run: Run) -> list[dict[str, Any]]:
+    """GB of the pools on each machine: the nodes of a run do not share their memory."""
+    totals: dict[int | None, float] = {}
+    for pool in run.host_pools:
+        node = run.node_of.get(pool.mark.source)
+        totals[node] = totals.get(node, 0.0) + pool.gb
+    return [{"node": node, "total_gb": round(total, 2)} for node, total in sorted(totals.items(), key=lambda item: item[0] or 0)]
 
 
 def _limits(case: Case) -> list[dict[str, Any]]:
     return [
         {
             "rank": item.rank.label,
-            "line": item.mark.line,
+            **_place(item.mark),
             "max_total_num_tokens": item.max_total_num_tokens,
             "chunked_prefill_size": item.chunked_prefill_size,
             "max_prefill_tokens": item.max_prefill_tokens,
@@ -165,6 +185,7 @@ def _serving(run: Run) -> dict[str, Any] | None:
 def _window(window: BatchWindow) -> dict[str, Any]:
     return {
         "rank": window.rank.label,
+        "source": window.first.source,
         "first_line": window.first.line,
         "last_line": window.last.line,
         "lines": window.lines,

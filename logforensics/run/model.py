@@ -15,6 +15,10 @@ from logforensics.records import record
 if TYPE_CHECKING:
     from logforensics.run.troubles import Trouble
 
+_SKEW_SECONDS = 1.5  # stamps of whole seconds, on two machines, differ by less
+_ZONE_SECONDS = 1800
+_ZONE_REST_SECONDS = 300  # a clock that is off by more beside a time zone is not known to be in one
+
 STAGES = (
     "launch",
     "init_dist_begin",
@@ -33,11 +37,25 @@ STAGES = (
 
 
 class Mark(NamedTuple):
-    """Where a fact stands: its source, 1-based line and time."""
+    """Where a fact stands: its source, 1-based line and time.
+
+    ``place`` is set where several files were merged: a number that grows with corrected time over all of them, and by one from line to line.
+    """
 
     source: str
     line: int
     time: datetime | None = None
+    place: int | None = None
+
+    @property
+    def order(self) -> int:
+        """What tells earlier from later within a run: the line in one file, the place in several."""
+        return self.line if self.place is None else self.place
+
+    def is_before(self, other: Mark) -> bool:
+        """Whether this line is known to come first: within one file, or over files that were merged."""
+        ordered = self.source == other.source or (self.place is not None and other.place is not None)
+        return ordered and self.order < other.order
 
     def evidence(self, needle: str = "") -> Evidence:
         """Cite this line; ``needle`` is the part that must stay visible when the line is long."""
@@ -73,6 +91,53 @@ class Launch:
 
 
 @record(frozen=True)
+class Clock:
+    """How far a file's stamps are ahead of those of the run's reference file (seconds), and how that is known.
+
+    ``basis``: reference; barrier (events that all ranks leave together); collective (one collective that timed out everywhere); start (only the
+    moment of the launch, good for time zones); same (the same rank in another file); unknown (``offset_s`` is None and counts as 0).
+    """
+
+    offset_s: float | None
+    uncertainty_s: float | None
+    basis: str
+    samples: int = 0
+    here: Mark | None = None  # with the time as it is printed
+    there: Mark | None = None  # the same event in the reference file
+
+    @property
+    def matters(self) -> bool:
+        """Whether the offset is more than the stamps' resolution and its own uncertainty."""
+        return self.offset_s is not None and abs(self.offset_s) > max(_SKEW_SECONDS, self.uncertainty_s or 0.0)
+
+    @property
+    def correction_s(self) -> float:
+        """What is taken off the stamps of the file."""
+        return self.offset_s if self.matters and self.offset_s is not None else 0.0
+
+    @property
+    def zone_s(self) -> int:
+        """The part of the offset that is a time zone: whole half hours."""
+        if self.offset_s is None:
+            return 0
+        zone = round(self.offset_s / _ZONE_SECONDS) * _ZONE_SECONDS
+        return zone if abs(self.offset_s - zone) <= _ZONE_REST_SECONDS else 0
+
+
+@record(frozen=True)
+class Member:
+    """One file of a run: the node or rank that wrote it, and its clock. ``differs`` are flags with other values than on the first node."""
+
+    source: str
+    role: str  # prefill, decode, server or router
+    launch: Launch | None
+    node: int | None
+    ranks: tuple[Rank, ...]
+    clock: Clock
+    differs: tuple[tuple[str, Any, Any], ...] = ()  # flag, its value here, its value on the first node
+
+
+@record(frozen=True)
 class StageReached:
     """The first line of a stage on each rank that reached it."""
 
@@ -82,12 +147,12 @@ class StageReached:
     @property
     def first(self) -> Mark:
         """The earliest line."""
-        return min(self.marks.values(), key=lambda mark: mark.line)
+        return min(self.marks.values(), key=lambda mark: mark.order)
 
     @property
     def last(self) -> Mark:
         """The latest rank's line."""
-        return max(self.marks.values(), key=lambda mark: mark.line)
+        return max(self.marks.values(), key=lambda mark: mark.order)
 
 
 @record(frozen=True)
@@ -220,6 +285,11 @@ class Failure:
     process: str | None
     frames: tuple[tuple[str, int, str], ...]
     chain: tuple[Link, ...]
+
+    @property
+    def said_at(self) -> int:
+        """Place of the line on which the exception's text begins, to be compared with the order of marks."""
+        return self.mark.order + self.message_line - self.mark.line
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -544,11 +614,35 @@ class Run:
     last_mark: Mark
     notes: list[str] = field(default_factory=list)
     side: Side = field(default_factory=Side)  # what files given beside the logs say
+    members: tuple[Member, ...] = ()  # its files, the reference of the clocks first
+    earlier: tuple[Launch, ...] = ()  # starts of the same server before this one
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """Numbers of the nodes whose logs are here."""
+        return tuple(sorted({member.node for member in self.members if member.node is not None}))
+
+    @cached_property
+    def node_of(self) -> Mapping[str, int | None]:
+        """The node that wrote each file."""
+        return {member.source: member.node for member in self.members}
+
+    @property
+    def merged(self) -> bool:
+        """Whether several files are this run."""
+        return len(self.members) > 1
+
+    @cached_property
+    def doubt_s(self) -> float | None:
+        """Seconds by which events of different files may be out of order; None where a clock is not known."""
+        doubts = [member.clock.uncertainty_s for member in self.members if member.clock.basis not in ("reference", "same")]
+        known = [doubt for doubt in doubts if doubt is not None]
+        return max(known, default=0.0) if len(known) == len(doubts) else None
 
     @cached_property
     def memory_steps(self) -> tuple[MemoryStep, ...]:
         """All memory lines of all ranks, in line order."""
-        return tuple(sorted((step for ledger in self.ledgers.values() for step in ledger.steps), key=lambda step: step.mark.line))
+        return tuple(sorted((step for ledger in self.ledgers.values() for step in ledger.steps), key=lambda step: step.mark.order))
 
     @cached_property
     def troubles(self) -> tuple[Trouble, ...]:
@@ -566,7 +660,7 @@ class Run:
         """The line of a stage with the least free memory over the ranks: SGLang sizes by the minimum."""
         steps = [(ledger.last(stage) if last else ledger.first(stage)) for ledger in self.ledgers.values()]
         known = [step for step in steps if step is not None and step.avail_gib is not None]
-        return min(known, key=lambda step: (step.avail_gib, step.mark.line), default=None)
+        return min(known, key=lambda step: (step.avail_gib, step.mark.order), default=None)
 
     def notice_with(self, *needles: str) -> Notice | None:
         """The first notice that contains all needles."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logforensics.run.model import HeldLine, HitWindow, Mark, PrefillWindow, Rank
-from logforensics.run.timeline import first_by, largest_of, mark_at
+from logforensics.run.timeline import first_by, largest_of, mark_at, place_columns
 
 if TYPE_CHECKING:
     import polars as pl
@@ -88,6 +88,7 @@ def _hits(prefill: pl.DataFrame) -> list[HitWindow]:
     if not total:
         return []
     part = ((prompt.cum_sum() - 1) * _HIT_PARTS // total).clip(0, _HIT_PARTS - 1)
+    place = pl.struct(place_columns(prefill))
     parts = (
         prefill.with_columns(part.alias("part"))
         .group_by("part", maintain_order=True)
@@ -97,8 +98,8 @@ def _hits(prefill: pl.DataFrame) -> list[HitWindow]:
             swa=pl.col("swa_token_usage").median(),
             mamba=pl.col("mamba_usage").median(),
             usage=pl.coalesce("full_token_usage", "token_usage").median(),
-            first=pl.struct("source", "line", "time").first(),
-            last=pl.struct("source", "line", "time").last(),
+            first=place.first(),
+            last=place.last(),
         )
     )
     return [

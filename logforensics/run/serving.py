@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from logforensics.run.balance import balance
 from logforensics.run.model import BatchWindow, Drift, GraphUse, Mark, Occupancy, PrefillSummary, Rank, Retraction, Serving, Slope
+from logforensics.run.parts import MERGED
 from logforensics.run.prefills import prefill_window
-from logforensics.run.timeline import FULL_USAGE, ROOMY_USAGE, first_by, largest_of, mark_at, timelines
+from logforensics.run.timeline import FULL_USAGE, ROOMY_USAGE, first_by, largest_of, mark_at, place_columns, timelines
 
 if TYPE_CHECKING:
     import polars as pl
@@ -233,7 +234,7 @@ def _occupancy(lines: pl.DataFrame) -> list[Occupancy]:
         .otherwise(pl.lit("room"))
     )
     kind = pl.when(pl.col("steady")).then(pl.lit("steady")).when(pl.col("decode")).then(pl.lit("decode")).otherwise(pl.lit("prefill"))
-    place = pl.struct("source", "line", "time")
+    place = pl.struct(place_columns(lines))
     keyed = lines.with_columns(band.alias("band"), kind.alias("kind"), (pl.col("queue") > 0).alias("waiting"))
     states = keyed.group_by("running", "kind", "waiting", "band", maintain_order=True).agg(
         seconds=pl.col("weight").sum(),
@@ -271,7 +272,8 @@ def _retractions(lines: pl.DataFrame) -> tuple[Retraction, ...]:
     if lines.is_empty():
         return ()
     # a rank that prints the same ratios again much later has retracted again
-    key = ["source", "dp", "retracted_req", "new_token_ratio_old", "new_token_ratio_new"]
+    file = [] if MERGED in lines.columns else ["source"]  # the ranks of one run may write into several files
+    key = [*file, "dp", "retracted_req", "new_token_ratio_old", "new_token_ratio_new"]
     since = (pl.col("time") - pl.col("time").shift(1).over(key)).dt.total_seconds()
     again = lines.select(
         pl.col("tp").is_not_null() & (since <= _SAME_EVENT_SECONDS) & (pl.col("tp") != pl.col("tp").shift(1).over(key))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from logforensics.run.model import Mark, Rank
+from logforensics.run.parts import MERGED
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,14 +32,24 @@ def timelines(decode: pl.DataFrame, prefill: pl.DataFrame) -> Iterator[tuple[Ran
     parts = [_common(frame, is_decode=is_decode) for frame, is_decode in ((decode, True), (prefill, False)) if frame.height]
     if not parts:
         return
-    whole = pl.concat(parts, how="diagonal").sort("source", "line")
-    for lines in whole.partition_by("source", *RANKS, maintain_order=True):
+    whole = pl.concat(parts, how="diagonal")
+    merged = MERGED in whole.columns  # of several files: a rank's lines may go on in another one
+    whole = whole.sort(MERGED) if merged else whole.sort("source", "line")
+    for lines in whole.partition_by(*RANKS, maintain_order=True) if merged else whole.partition_by("source", *RANKS, maintain_order=True):
         yield Rank(*lines.select(RANKS).row(0)), _weighted(lines)
+
+
+def place_columns(frame: pl.DataFrame) -> list[pl.Expr]:
+    """The columns that make a :class:`Mark`, by the names of its fields."""
+    import polars as pl
+
+    merged = [pl.col(MERGED).alias("place")] if MERGED in frame.columns else []
+    return [pl.col("source"), pl.col("line"), pl.col("time"), *merged]
 
 
 def mark_at(lines: pl.DataFrame, place: int) -> Mark:
     """Where a row stands."""
-    row: tuple[Any, ...] = lines.select("source", "line", "time").row(place)
+    row: tuple[Any, ...] = lines.select(place_columns(lines)).row(place)
     return Mark(*row)
 
 

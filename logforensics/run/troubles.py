@@ -64,6 +64,11 @@ class Trouble:
     when: datetime | None = None  # its time, or that of the last stamped line before it
 
     @property
+    def said_at(self) -> int:
+        """Place of the line to cite, to be compared with the order of marks."""
+        return self.mark.order + self.line - self.mark.line
+
+    @property
     def text(self) -> str:
         """All texts in one string."""
         return "\n".join(self.texts)
@@ -96,17 +101,15 @@ class Trouble:
 def troubles_of(run: Run) -> tuple[Trouble, ...]:
     """All troubles of a run in the order they happened.
 
-    Within one file the order of the lines counts (reversed in a newest-first export); files of several nodes are merged by their stamps.
+    Within one file the order of the lines counts (reversed in a newest-first export), in files that were merged their place in time.
     """
     direction = _directions(run)
     found = [*_exceptions(run, direction), *_seldom(_notices(run, direction)), *map(_of_watchdog, run.watchdogs), *_deaths(run.shutdowns)]
     times = _clocks(run)
     dated = [replace(item, when=item.mark.time or _last_time(times.get(item.mark.source, ()), item.mark.line)) for item in found]
-    one_file = len({item.mark.source for item in dated}) <= 1
 
-    def key(item: Trouble) -> tuple[datetime, int]:
-        by_time = item.when or datetime.min
-        return (datetime.min if one_file else by_time, direction.get(item.mark.source, 1) * item.mark.line)
+    def key(item: Trouble) -> int:
+        return item.mark.order if item.mark.place is not None else direction.get(item.mark.source, 1) * item.mark.line
 
     return tuple(replace(item, order=place) for place, item in enumerate(sorted(dated, key=key)))
 
