@@ -7,26 +7,28 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logforensics import lazy_re, progress
-from logforensics.command import LaunchCommand, from_server_args, read_command, rewrite
 from logforensics.diagnosis import CorrectedCommand, Diagnosis
 from logforensics.diagnosis import Part as DiagnosedPart
 from logforensics.errors import CommandError, InputError
 from logforensics.findings import Action, Evidence, Finding, Severity, in_causal_order
 from logforensics.hardware import Hardware
-from logforensics.models import model_from_config
 from logforensics.parsing import ParsedLog, parse
 from logforensics.records import record
 from logforensics.rules import Case, Config, Release, Rule, all_rules, cascade, signs, starts
-from logforensics.rules.own import OwnRule, load_rules
 from logforensics.run import Part, Run, build_run, parts_of
 from logforensics.run.facts import as_json
 from logforensics.run.model import STAGES
 from logforensics.run.telling import names_of
 from logforensics.run.version import release_range
 from logforensics.sglang import flags
+
+if TYPE_CHECKING:
+    from logforensics.command import LaunchCommand
+    from logforensics.models import Model
+    from logforensics.rules.own import OwnRule
 
 Log = ParsedLog | str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _QUOTE_CHARS = 300
@@ -63,7 +65,7 @@ def diagnose(
         RuleError: a rule of one's own is malformed.
         PatternError: a pattern pack of one's own is malformed.
     """
-    own = load_rules(rules) if rules is not None else ()
+    own = _own_rules(rules) if rules is not None else ()
     parsed = log if isinstance(log, ParsedLog) else parse(log, patterns=patterns)
     progress.now("diagnosing")
     known: dict[str, Any] = {"hardware": hardware, "launch_command": launch_command, "version": version, "model_config": model_config}
@@ -219,10 +221,22 @@ def make_case(
     if command is not None:
         typed = {flag.field: value for name, value in command.flags.items() if (flag := flags.find_flag(name, release.high)) is not None}
         fields = {**typed, **fields}
-    model = model_from_config(model_config) if model_config is not None else None
+    model = _model(model_config) if model_config is not None else None
     machine, lines = run.side.completed(hardware or Hardware())
     read = tuple(file.note for file in run.side.files)
     return Case(run, Config(fields, run.launch, command), release, machine, command, (*notes, *unreleased, *read), model, lines)
+
+
+def _own_rules(folder: str | os.PathLike[str]) -> tuple[OwnRule, ...]:
+    from logforensics.rules.own import load_rules
+
+    return load_rules(folder)
+
+
+def _model(config: str | os.PathLike[str]) -> Model:
+    from logforensics.models import model_from_config
+
+    return model_from_config(config)
 
 
 def _unreleased(version: str | None) -> tuple[str, ...]:
@@ -249,6 +263,8 @@ def _read_launch(text: str | None, release: Release) -> tuple[LaunchCommand | No
     """The launch command; flags without a program in front are taken as SGLang's."""
     if text is None:
         return None, ()
+    from logforensics.command import read_command
+
     known = release.high if release.low == release.high else None
     try:
         return read_command(text, known), ()
@@ -368,11 +384,15 @@ def _corrected(case: Case, findings: list[Finding]) -> CorrectedCommand | None:
     """The launch line with the changes of the loud findings, or None where there is no launch line or nothing to change."""
     recommendations = [item for finding in findings if finding.severity in _LOUD for item in finding.recommendations]
     changes = [item for item in recommendations if item.action in (Action.SET, Action.INCREASE, Action.DECREASE, Action.REMOVE, Action.ENV)]
+    if not changes:
+        return None
+    from logforensics.command import from_server_args, rewrite
+
     command = case.command
     known = case.release.high if case.release.low == case.release.high or case.run.launch is None else case.release.low
     if command is None and case.run.launch is not None and case.run.launch.complete:
         command = from_server_args(case.run.launch.args, known)
-    if command is None or not changes:
+    if command is None:
         return None
     corrected = rewrite(command, changes, known)
     if len(case.run.nodes) > 1:

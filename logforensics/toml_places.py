@@ -10,11 +10,6 @@ from typing import Any
 
 from logforensics import lazy_re
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 _AT_LINE = lazy_re.compile(r"\(at line (\d+), column (\d+)\)")
 
 
@@ -26,6 +21,11 @@ def read_tables(path: Path, name: str, refuse: Callable[[str], Exception]) -> li
         name: the array of tables; the file may hold nothing else.
         refuse: makes the error to raise from a message that begins with ``file:line``.
     """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)

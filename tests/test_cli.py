@@ -20,6 +20,7 @@ from logforensics.findings import Confidence, Finding, Severity
 
 ROOT = Path(__file__).parents[1]
 FOUNDING = ROOT / "fixtures" / "founding_hicache300" / "server.log"
+HEALTHY = ROOT / "fixtures" / "healthy_hicache_tp4_0516" / "server.log"
 COMMANDS = ["diagnose", "demo", "frames", "explain"]
 
 
@@ -82,6 +83,28 @@ def test_a_diagnosis_without_colour_imports_nothing_it_does_not_use(fmt: str) ->
     )
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout
+
+
+def test_a_healthy_log_imports_nothing_that_only_trouble_needs() -> None:
+    code = "import sys; from logforensics.cli import main; main(sys.argv[1:]); sys.stderr.write(' '.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "diagnose", HEALTHY], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+    )
+    assert done.stdout.startswith("HEALTHY")
+    imported = {name.removeprefix("logforensics.") for name in done.stderr.split()}
+    assert {"rules", "parsing", "run", "cli.diagnose"} <= imported
+    unneeded = {
+        "command",
+        "evidence.kinds",
+        "rules.own",
+        "rules.pages",
+        "topics",
+        "render.json",
+        "render.frames",
+        "render.colour",
+        "reporting",
+    }
+    assert imported & {*unneeded, "preflight", "cli.watch", "cli.sql", "toml_places", "tomllib", "tomli", "tarfile", "yaml"} == set()
 
 
 def test_what_is_written_arrives_before_the_process_leaves() -> None:

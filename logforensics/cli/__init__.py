@@ -7,62 +7,57 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import typer
 from typer.main import get_command
 
-from logforensics.cli import (
-    collect,
-    compare,
-    config,
-    demo,
-    diagnose,
-    explain,
-    export,
-    flags,
-    frames,
-    gpus,
-    models,
-    patterns,
-    preflight,
-    report,
-    runs,
-    sql,
-    watch,
-    whatif,
-)
+from logforensics.cli import config
 from logforensics.cli.options import CANNOT_USE, INTERRUPTED, Version, examples
 from logforensics.errors import LogforensicsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "main"]
+
+# one module of this folder each, in the order of --help
+COMMANDS = (
+    "diagnose", "preflight", "watch", "compare", "runs", "report", "collect", "frames", "sql", "export", "flags", "models", "gpus", "demo",
+    "explain", "whatif",
+)  # fmt: skip
+_GROUPS = ("patterns",)
 
 # typer carries its own copy of click since 0.26, so the class cannot be imported under one name for all supported versions.
 _ClickError: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
-app = typer.Typer(
-    name="logforensics",
-    help="Diagnose an SGLang server from its log: what went wrong, the lines that prove it, and the corrected launch command.",
-    epilog=examples(
-        "logforensics diagnose server.log",
-        "logforensics diagnose server.log --host-ram 449GB",
-        "docker logs my-server 2>&1 | logforensics diagnose -",
-        "logforensics demo",
-    ),
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (diagnose, preflight, watch, compare, runs, report, collect, frames, sql, export, flags, models, gpus, demo, explain):
-    app.command(command.NAME, epilog=command.EPILOG)(command.run)
-app.add_typer(patterns.app, name="patterns")
-app.command(whatif.NAME, epilog=whatif.EPILOG, context_settings=whatif.CONTEXT)(whatif.run)
+
+def _app(names: Sequence[str]) -> typer.Typer:
+    """The program with the named commands: importing and describing those that nobody asked for takes longer than typer itself."""
+    app = typer.Typer(
+        name="logforensics",
+        help="Diagnose an SGLang server from its log: what went wrong, the lines that prove it, and the corrected launch command.",
+        epilog=examples(
+            "logforensics diagnose server.log",
+            "logforensics diagnose server.log --host-ram 449GB",
+            "docker logs my-server 2>&1 | logforensics diagnose -",
+            "logforensics demo",
+        ),
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_without_command)
+    for name in names:
+        module = import_module(f"logforensics.cli.{name}")
+        if name in _GROUPS:
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name, epilog=module.EPILOG, context_settings=getattr(module, "CONTEXT", None))(module.run)
+    return app
 
 
-@app.callback(invoke_without_command=True)
 def _without_command(context: typer.Context, *, version: Version = False) -> None:
     """Diagnose an SGLang server from its log: what went wrong, the lines that prove it, and the corrected launch command."""
     del version  # its callback has printed it and left
@@ -75,8 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status; whatever goes wrong is said in one line on standard error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        defaults = config.defaults(given, [command.name for command in app.registered_commands if command.name])
-        status = get_command(app).main(given, prog_name="logforensics", standalone_mode=False, default_map=defaults)
+        defaults = config.defaults(given, COMMANDS)
+        asked = given[:1] if given and given[0] in COMMANDS else (*COMMANDS, *_GROUPS)
+        status = get_command(_app(asked)).main(given, prog_name="logforensics", standalone_mode=False, default_map=defaults)
     except LogforensicsError as error:
         return _refuse(str(error))
     except _ClickError as error:

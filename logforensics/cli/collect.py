@@ -11,7 +11,6 @@ from logforensics.cli import options
 if TYPE_CHECKING:
     from logforensics.collecting import Collected
 
-NAME = "collect"
 EPILOG = options.examples(
     "logforensics collect --log server.log -o bundle.tar.zst",
     "logforensics collect --log logs/ --pid 4242 --docker sglang -o bundle.tar.zst",

@@ -8,7 +8,6 @@ import typer
 from logforensics.cli import options
 from logforensics.cli.options import OutputFormat
 
-NAME = "compare"
 EPILOG = options.examples(
     "logforensics compare before.log after.log",
     "logforensics compare runs/ --baseline baseline.log",

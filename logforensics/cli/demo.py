@@ -5,7 +5,6 @@ from pathlib import Path
 
 from logforensics.cli import options
 
-NAME = "demo"
 EPILOG = options.examples("logforensics demo")
 HOST_RAM = "449GB"
 

@@ -9,7 +9,6 @@ from logforensics.cli.options import FailOn, OutputFormat
 if TYPE_CHECKING:
     from logforensics.diagnosis import Diagnosis
 
-NAME = "diagnose"
 EPILOG = options.examples(
     "logforensics diagnose server.log",
     "logforensics diagnose server.log --host-ram 449GB",

@@ -7,7 +7,6 @@ import typer
 
 from logforensics.cli import options
 
-NAME = "explain"
 EPILOG = options.examples(
     "logforensics explain LF101",
     "logforensics explain host_overallocation_per_rank",

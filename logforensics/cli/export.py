@@ -8,7 +8,6 @@ import typer
 
 from logforensics.cli import options
 
-NAME = "export"
 EPILOG = options.examples(
     "logforensics export trace server.log -o trace.json",
     "logforensics export openmetrics server.log -o run.om",

@@ -8,7 +8,6 @@ import typer
 from logforensics.cli import options
 from logforensics.cli.listing import ListFormat, as_json, table
 
-NAME = "flags"
 EPILOG = options.examples(
     "logforensics flags hicache-size",
     "logforensics flags --sglang-version 0.5.8",

@@ -9,7 +9,6 @@ import typer
 
 from logforensics.cli import options
 
-NAME = "frames"
 EPILOG = options.examples(
     "logforensics frames server.log -o frames/",
     "logforensics frames server.log -o frames/ --format csv",

@@ -8,7 +8,6 @@ import typer
 from logforensics.cli import options
 from logforensics.cli.listing import ListFormat, as_json, sheet, table
 
-NAME = "gpus"
 EPILOG = options.examples("logforensics gpus", "logforensics gpus H100", "logforensics gpus 'RTX PRO 6000' --format json")
 _COLUMNS = ("gpu", "memory (MiB)", "vendor", "capability", "FP8", "FP4", "confidence")
 

@@ -8,7 +8,6 @@ import typer
 from logforensics.cli import options
 from logforensics.cli.listing import ListFormat, as_json, sheet, table
 
-NAME = "models"
 EPILOG = options.examples("logforensics models", "logforensics models Kimi-K2.5", "logforensics models /data/Qwen3-32B-AWQ --format json")
 _COLUMNS = ("model", "attention", "layers", "kv heads", "parameters (billion)", "confidence")
 

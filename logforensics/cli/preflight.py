@@ -15,7 +15,6 @@ from logforensics.cli.options import FailOn, OutputFormat
 if TYPE_CHECKING:
     from logforensics.hardware import Hardware
 
-NAME = "preflight"
 EPILOG = options.examples(
     "logforensics preflight --gpu H200 --gpus 8 --host-ram 2TB -- python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2",
     "logforensics preflight launch.sh --gpu 'RTX PRO 6000' --sglang-version 0.5.9",

@@ -8,7 +8,6 @@ import typer
 
 from logforensics.cli import options
 
-NAME = "report"
 EPILOG = options.examples(
     "logforensics report server.log -o postmortem.html --host-ram 449GB",
     "logforensics report node0.log node1.log -o postmortem.md --anonymize",

@@ -11,7 +11,6 @@ from logforensics.cli import options
 if TYPE_CHECKING:
     from logforensics.runs import Runs
 
-NAME = "runs"
 EPILOG = options.examples(
     "logforensics runs logs/",
     "logforensics runs logs/ --where \"tp_size == 8 and verdict == 'failed'\"",

@@ -8,7 +8,6 @@ import typer
 
 from logforensics.cli import options
 
-NAME = "sql"
 EPILOG = options.examples(
     'logforensics sql "select running_req, avg(gen_throughput) from decode group by 1 order by 1" server.log',
     "logforensics sql \"select line, kind, message from errors where kind <> 'argparse'\" server.log --format json",

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from logforensics.hardware import Hardware
     from logforensics.watching import Watch
 
-NAME = "watch"
 EPILOG = options.examples(
     "logforensics watch server.log --host-ram 449GB",
     "logforensics watch server.log --this-host --until ready --timeout 20m || kill $SERVER",

@@ -8,7 +8,6 @@ import typer
 from logforensics.cli import options
 from logforensics.cli.options import OutputFormat
 
-NAME = "whatif"
 EPILOG = options.examples(
     "logforensics whatif server.log",
     "logforensics whatif server.log --mem-fraction-static 0.9 --kv-cache-dtype fp8_e4m3",

@@ -21,11 +21,10 @@ from logforensics.evidence.facts import (
     ThreadStack,
     Xid,
 )
-from logforensics.evidence.kinds import KINDS, kinds_of
+from logforensics.evidence.recognise import kinds_of
 from logforensics.evidence.side import Found, Side, SideFile, is_side, separate
 
 __all__ = [
-    "KINDS",
     "BenchBlock",
     "ContainerEnd",
     "Fact",

@@ -1,22 +1,14 @@
-"""Recognising what a text is by its content: the first lines decide, never the file's name."""
+"""The kinds of files that go beside a log, each with what recognises and what reads it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
-from logforensics import lazy_re
 from logforensics.evidence import bench, containers, kernel, memory, nvidia, programs
 from logforensics.evidence.facts import Fact
 from logforensics.records import record
 
 _LINES = 300  # non-empty lines that decide about a kernel or NCCL log
-# What only a server's log has. A text that holds it is a log, whatever else was pasted into it.
-_OF_A_LOG = lazy_re.compile(
-    r"server_args=|Decode batch|Prefill batch|Traceback \(most recent call last\)|Load weight begin|The server is fired up"
-    r"|^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?!.{0,200}NCCL (?:INFO|WARN))[^\]]{0,60}\]",
-    re.MULTILINE,
-)
 
 
 @record(frozen=True)
@@ -51,10 +43,3 @@ KINDS = (
     Kind("bench_serving result", bench.is_bench, bench.read_bench),
     Kind("versions", programs.is_versions, programs.read_versions),
 )
-
-
-def kinds_of(head: str) -> tuple[Kind, ...]:
-    """The kinds that a text's beginning shows; none for a server's log and for what is not known. A text may hold several outputs."""
-    if _OF_A_LOG.search(head):
-        return ()
-    return tuple(kind for kind in KINDS if kind.recognises(head))

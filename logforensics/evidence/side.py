@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from logforensics.errors import InputError
 from logforensics.evidence.facts import Fact, Gpu, PackageVersion, Size
-from logforensics.evidence.kinds import Kind, kinds_of
+from logforensics.evidence.recognise import kinds_of
 from logforensics.findings import Evidence
 from logforensics.hardware import Hardware
 from logforensics.records import record
 from logforensics.units import MIB
 
 if TYPE_CHECKING:
+    from logforensics.evidence.kinds import Kind
     from logforensics.reading import Source
 
 _HEAD_BYTES = 1 << 16

@@ -13,7 +13,6 @@ from logforensics.errors import InputError
 from logforensics.evidence import Side, is_side, separate
 from logforensics.parsing.assembler import coverage
 from logforensics.parsing.assembly import complete, with_source
-from logforensics.parsing.own_packs import with_own
 from logforensics.parsing.source_log import THREADS, SourceLog
 from logforensics.progress import Listener, each, telling
 from logforensics.reading import Source, open_sources
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from logforensics.diagnosis import Coverage
+    from logforensics.parsing.patterns import Packs
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -87,7 +87,7 @@ def parse(
         PatternError: a pack of one's own is malformed.
         InputError: a file is missing, empty, or binary, a folder holds no log, or only files that go beside a log were given.
     """
-    packs = with_own(patterns) if patterns is not None else None
+    packs = _with_own(patterns) if patterns is not None else None
     with telling(progress):
         sources, side, beside = separate(open_sources(paths, follow=follow, also=is_side))
         logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads, packs=packs) for source in sources]
@@ -115,6 +115,12 @@ def _frames(logs: Sequence[SourceLog]) -> dict[str, pl.DataFrame]:
                 gathered[name].append(with_source(log.source.name, frames, log.assembled.launches, newest_first=log.source.newest_first))
             del frames
     return {name: complete(name, gathered.pop(name)) for name in FRAMES}
+
+
+def _with_own(folder: str | os.PathLike[str]) -> Packs:
+    from logforensics.parsing.own_packs import with_own
+
+    return with_own(folder)
 
 
 @contextmanager

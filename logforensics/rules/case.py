@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from logforensics.command import LaunchCommand
-from logforensics.evidence import Side
 from logforensics.findings import Evidence
 from logforensics.hardware import Hardware
-from logforensics.models import Model, find_model, models_of_class
 from logforensics.records import record
 from logforensics.run import Failure, Launch, Mark, Run
-from logforensics.run.kv import kv_prediction
 from logforensics.run.troubles import Trouble
 from logforensics.sglang import flags
-from logforensics.sglang.prediction import KvPrediction
+
+if TYPE_CHECKING:
+    from logforensics.command import LaunchCommand
+    from logforensics.evidence import Side
+    from logforensics.models import Model
+    from logforensics.sglang.prediction import KvPrediction
 
 _OLDEST, _NEWEST = flags.releases()[0], flags.releases()[-1]
 
@@ -153,6 +154,8 @@ class Case:
         """The model's architecture: as the user gave it, by the name of its path, or by a class name that only one model has."""
         if self.model_config is not None:
             return self.model_config
+        from logforensics.models import find_model, models_of_class
+
         found = find_model(str(self.config.get("model_path") or ""))
         if found is not None:
             return found
@@ -163,6 +166,8 @@ class Case:
     @cached_property
     def kv_prediction(self) -> tuple[int, KvPrediction] | None:
         """KV tokens as logged and as predicted, where the log has the lines."""
+        from logforensics.run.kv import kv_prediction
+
         return kv_prediction(self.run, self.config.fields, self.model, self.release.low, self.release.high)
 
     # ------------------------------------------------------------------------------------------------ failures in order

@@ -1,7 +1,7 @@
 """Rules: small functions from the facts of a case to a finding.
 
 A rule is a function decorated with :func:`rule`; its docstring is its page (see :mod:`logforensics.rules.pages`). Nothing else has to be
-edited to add one: every module of this folder is imported when the rules are first asked for.
+edited to add one: every module of this folder that can hold one is imported when the rules are first asked for.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def _offered(item: Recommendation, case: Case) -> bool:
 
 
 _RULES: dict[str, Rule] = {}
+_TOOLS = frozenset({"own", "pages"})  # modules of this folder that hold no rule, and that a diagnosis does without
 _own: list[Rule] | None = None  # where rules go while a module of somebody else is loaded
 
 
@@ -115,7 +116,8 @@ def all_rules() -> tuple[Rule, ...]:
     """Every rule, by code."""
     package = importlib.import_module("logforensics.rules")
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+        if module.name not in _TOOLS:
+            importlib.import_module(f"{package.__name__}.{module.name}")
     return tuple(_RULES[code] for code in sorted(_RULES))
 
 

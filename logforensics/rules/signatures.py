@@ -25,11 +25,6 @@ from logforensics.rules.registry import Verdict, cite
 from logforensics.run.model import Link, Notice
 from logforensics.run.troubles import Trouble
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
@@ -312,6 +307,11 @@ def signatures() -> tuple[Signature, ...]:
 @cache
 def table(name: str) -> dict[str, Any]:
     """A file of ``data/`` as plain TOML."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
     loaded: dict[str, Any] = tomllib.loads(_folder().joinpath(name).read_text(encoding="utf-8"))
     return loaded
 

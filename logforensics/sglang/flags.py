@@ -63,13 +63,14 @@ def releases() -> tuple[str, ...]:
 
 def all_fields() -> tuple[str, ...]:
     """Every server_args field any known release has, and options without a field of their own."""
-    return tuple(_by_field())
+    return tuple(_entries())
 
 
 @cache
 def flag_by_field(name: str) -> Flag | None:
     """The flag of a server_args field such as ``hicache_size``; None for a field no known release has."""
-    return _by_field().get(name)
+    entry = _entries().get(name)
+    return _flag(entry) if entry else None
 
 
 def find_flag(spelling: str, release: str | None = None) -> Flag | None:
@@ -127,7 +128,7 @@ def default(field: str, release: str) -> Any:
     Raises:
         InputError: the release cannot be read.
     """
-    flag = _by_field().get(field)
+    flag = flag_by_field(field)
     if flag is None:
         return None
     valid = [value for since, value in flag.defaults if release_at_least(_known(release), since)]
@@ -163,10 +164,10 @@ def fingerprint(fields: Collection[str], *, complete: bool = True) -> tuple[str 
     Names that no release has (forks add their own) are ignored; the releases with the fewest mismatches win. ``complete=False`` is for
     a line that was cut: only the fields it has count then, not those it lacks. Both ends are None where no name is known.
     """
-    known = {f for f in fields if f in _by_field() and _by_field()[f].releases}
+    known = {f for f in fields if _entries().get(f, {}).get("in")}
     if not known:
         return None, None, "no field of a known release"
-    mismatches = {r: len(known - here) + (len(here - known) if complete else 0) for r, here in _fields_by_release().items()}
+    mismatches = _mismatches(known, complete=complete)
     fewest = min(mismatches.values())
     if complete and fewest > len(known) // 2:  # an excerpt that somebody shortened, whatever the caller believes
         return fingerprint(known, complete=False)
@@ -174,26 +175,37 @@ def fingerprint(fields: Collection[str], *, complete: bool = True) -> tuple[str 
     return best[0], best[-1], _evidence(known, best[0], best[-1], fewest, complete=complete)
 
 
+def _mismatches(known: set[str], *, complete: bool) -> dict[str, int]:
+    """For every release the number of fields that only one side has; with ``complete=False`` those that only the line has."""
+    fitting, lacking = dict.fromkeys(releases(), 0), dict.fromkeys(releases(), 0)
+    for ranges, fields in _fields_by_span().items():
+        both = len(known & fields)
+        for release in _span(ranges):
+            fitting[release] += both
+            lacking[release] += len(fields) - both
+    return {r: len(known) - fitting[r] + (lacking[r] if complete else 0) for r in releases()}
+
+
 def _evidence(known: set[str], low: str, high: str, mismatches: int, *, complete: bool) -> str:
     """One sentence: how many fields fit, which one rules out the release before, and which one the release after."""
-    here = _fields_by_release()
     order = releases()
     before, after = order.index(low) - 1, order.index(high) + 1
     parts = [f"{len(known)} known server_args fields, mismatches: {mismatches}"]
     if before >= 0:
-        parts += _difference(known, here[low], here[order[before]], order[before], complete=complete)
+        parts += _difference(known, low, order[before], complete=complete)
     if after < len(order):
-        parts += _difference(known, here[high], here[order[after]], order[after], complete=complete)
+        parts += _difference(known, high, order[after], complete=complete)
     return "; ".join(parts)
 
 
-def _difference(known: set[str], fitting: set[str], other: set[str], name: str, *, complete: bool) -> list[str]:
-    """What tells the fitting release from the release ``name``: a field that only one of the two has."""
-    has = sorted(known & fitting - other)
+def _difference(known: set[str], fitting: str, other: str, *, complete: bool) -> list[str]:
+    """What tells the fitting release from another one: a field that only one of the two has."""
+    of_fitting, of_other = _fields_of(fitting), _fields_of(other)
+    has = sorted(known & of_fitting - of_other)
     if has:
-        return [f"has {has[0]}, which {name} lacks"]
-    lacks = sorted(other - fitting - known) if complete else []
-    return [f"lacks {lacks[0]}, which {name} has"] if lacks else []
+        return [f"has {has[0]}, which {other} lacks"]
+    lacks = sorted(of_other - of_fitting - known) if complete else []
+    return [f"lacks {lacks[0]}, which {other} has"] if lacks else []
 
 
 def _resolve(spelling: str, release: str) -> Flag | None:
@@ -221,14 +233,14 @@ def _order(version: str) -> tuple[int, int, int, int]:
     return int(found[1]), int(found[2]), int(found[3]), -1 if suffix in _UNRELEASED else number
 
 
-def _family(field: str) -> list[Flag]:
+@cache
+def _family(field: str) -> tuple[Flag, ...]:
     """A field's flag, then its successors, then its predecessors: everything that holds the same value under another name."""
-    flags = _by_field()
-    later = [flags[field]] if field in flags else []
-    while later and (heir := later[-1].renamed_to) and flags[heir] not in later:
-        later.append(flags[heir])
-    names = {f.field for f in later}
-    return later + [f for f in flags.values() if f.renamed_to in names and f.field not in names]
+    later = [field] if field in _entries() else []
+    while later and (heir := _entries()[later[-1]].get("renamed_to")) and heir not in later:
+        later.append(heir)
+    earlier = [name for name, heir in _renamed() if heir in later and name not in later]
+    return tuple(flag for name in (*later, *earlier) if (flag := flag_by_field(name)))
 
 
 @cache
@@ -244,19 +256,36 @@ def _positions() -> dict[str, int]:
 
 
 @cache
-def _by_field() -> dict[str, Flag]:
-    return {entry["field"]: _flag(entry) for entry in _data()["flags"]}
+def _entries() -> dict[str, dict[str, Any]]:
+    """The records of ``data/flags.json`` by field; most logs ask for few of them as a :class:`Flag`."""
+    return {entry["field"]: entry for entry in _data()["flags"]}
+
+
+@cache
+def _renamed() -> tuple[tuple[str, str], ...]:
+    """Fields whose value another field took over."""
+    return tuple((field, entry["renamed_to"]) for field, entry in _entries().items() if entry.get("renamed_to"))
 
 
 @cache
 def _options(release: str) -> dict[str, Flag]:
     """Every full spelling that a release accepts."""
-    return {s: flag for flag in _by_field().values() for s, found in flag.spellings.items() if release in found}
+    every = (flag for field in _entries() if (flag := flag_by_field(field)))
+    return {s: flag for flag in every for s, found in flag.spellings.items() if release in found}
 
 
 @cache
-def _fields_by_release() -> dict[str, set[str]]:
-    return {r: {f.field for f in _by_field().values() if r in f.releases} for r in releases()}
+def _fields_by_span() -> dict[str, set[str]]:
+    """Fields by the ranges of releases whose server_args have them, as they are written in the data."""
+    found: dict[str, set[str]] = {}
+    for field, entry in _entries().items():
+        found.setdefault(entry.get("in", ""), set()).add(field)
+    return found
+
+
+@cache
+def _fields_of(release: str) -> set[str]:
+    return {field for ranges, fields in _fields_by_span().items() if release in _span(ranges) for field in fields}
 
 
 def _flag(entry: Mapping[str, Any]) -> Flag:

@@ -7,7 +7,6 @@ from datetime import datetime
 import pytest
 
 from logforensics.evidence import (
-    KINDS,
     ContainerEnd,
     Fact,
     Figure,
@@ -23,6 +22,7 @@ from logforensics.evidence import (
     Xid,
     kinds_of,
 )
+from logforensics.evidence.kinds import KINDS
 
 GIB = 1 << 30
 OOM_KILL = (
