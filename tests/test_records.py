@@ -79,7 +79,7 @@ class Nothing:
         lambda form: len({form("a"), form("a"), form("b")}),
         lambda form: asdict(replace(form("a"), line=9)),
         lambda form: [item.name for item in fields(form)],
-        lambda form: form.__match_args__,
+        lambda form: form("a").__match_args__,
         is_dataclass,
         lambda form: form("a").found is form("a").found,
     ],
@@ -92,9 +92,25 @@ def test_as_a_dataclass(ask: Callable[[Any], Any]) -> None:
 def test_wrong_arguments_are_refused_as_a_dataclass_refuses_them(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
     given, named = arguments
     for form in (_form(record), _form(dataclass)):
-        for _ in range(2):
+        for _ in range(40):
             with pytest.raises(TypeError, match=r"__init__\(\)"):
                 form(*given, **named)
+
+
+def test_the_first_instances_are_as_the_later_ones() -> None:
+    form = _form(record)
+    made = [form("a", found={"x": number}, line=number % 2) for number in range(60)]
+    assert [(item.name, item.line, item.found, item.seen) for item in made] == [("a", n % 2, {"x": n}, ()) for n in range(60)]
+    assert len(set(made)) == 2
+    assert form("a").found is not form("a").found
+
+
+def test_an_instance_that_was_not_made_here() -> None:
+    for ask in (repr, hash):
+        form = _form(record)
+        unpickled = object.__new__(form)
+        unpickled.__dict__.update(name="a", line=7, found={}, seen=())
+        assert ask(unpickled) == ask(form("a"))
 
 
 def test_nothing_can_be_changed() -> None:
