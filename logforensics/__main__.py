@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-_NEW_OBJECTS_BEFORE_A_COLLECTION = 100_000  # importing makes objects that stay: looking for garbage among them 40 times finds none
+_NEW_OBJECTS_BEFORE_A_COLLECTION = 200_000  # importing makes objects that stay: looking for garbage among them 40 times finds none
 
 
 def run() -> NoReturn:
