@@ -13,7 +13,7 @@ from logforensics import lazy_re, progress
 from logforensics.diagnosis import CorrectedCommand, Diagnosis
 from logforensics.diagnosis import Part as DiagnosedPart
 from logforensics.errors import CommandError, InputError
-from logforensics.findings import Action, Evidence, Finding, Severity, in_causal_order
+from logforensics.findings import Action, Evidence, Finding, Severity, in_causal_order, passage
 from logforensics.hardware import Hardware
 from logforensics.parsing import ParsedLog, parse
 from logforensics.records import record
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from logforensics.rules.own import OwnRule
 
 Log = ParsedLog | str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-_QUOTE_CHARS = 300
 _START = STAGES[: STAGES.index("ready")]
 _NODE_LOGS = lazy_re.compile(r"\blogs? of the (?:node|other nodes|missing rank)\b")
 _OTHER_SIDE = ("the log of the other instance", "the log of the prefill instance")
@@ -327,12 +326,7 @@ def excerpt(line: str, needle: str) -> str:
     at = max(0, line.find(needle)) if needle else 0
     begin = max(line.rfind("\r", 0, at), line.rfind("\x1b[0m", 0, at) + 3 if "\x1b[0m" in line[:at] else -1) + 1
     end = line.find("\r", at)
-    part = line[begin : end if end >= 0 else None]
-    if len(part) > _QUOTE_CHARS:
-        inner = at - begin
-        start = 0 if inner < _QUOTE_CHARS * 2 // 3 else inner - _QUOTE_CHARS // 6
-        part = part[start : start + _QUOTE_CHARS]
-    return part.strip()
+    return passage(line[begin : end if end >= 0 else None], at - begin)
 
 
 # ---------------------------------------------------------------------------------------------------------------- verdict

@@ -108,6 +108,15 @@ class Finding:
         return min((e.line for e in self.evidence), default=1 << 62)
 
 
+def passage(text: str, at: int, limit: int = 300) -> str:
+    """At most ``limit`` characters of ``text`` around the place ``at``, from the beginning of a word; a substring of ``text``."""
+    if len(text) <= limit or at < limit * 2 // 3:
+        return text[:limit].strip()
+    start = at - limit // 6
+    word = text.find(" ", start, at) + 1
+    return text[word or start :][:limit].strip()
+
+
 def in_causal_order(findings: Iterable[Finding]) -> list[Finding]:
     """Order findings: a cause before its consequences, then by severity, then by first cited line."""
     ordered = sorted(findings, key=lambda f: (f.severity.rank, f.first_line, f.code))

@@ -15,7 +15,7 @@ from logforensics.command.model import DEFAULT_PROGRAM, image_version
 from logforensics.command.release import first_release_serving
 from logforensics.diagnosis import CorrectedCommand, Coverage, Diagnosis
 from logforensics.errors import CommandError, InputError
-from logforensics.findings import Action, Evidence, Finding, Severity, in_causal_order
+from logforensics.findings import Action, Evidence, Finding, Severity, in_causal_order, passage
 from logforensics.hardware import Hardware
 from logforensics.models import Gpu, Model, cached_config, find_gpu, find_model, model_from_config
 from logforensics.planning import Plan, all_forecasts
@@ -202,14 +202,9 @@ def _places(fields: Sequence[str], plan: Plan, lines: Sequence[str], source: str
         for number, line in enumerate(lines, start=1):
             word = next((word for word in words if re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", line)), None)
             if word:
-                places.setdefault(number, Evidence(source, number, _excerpt(line, word), word))
+                places.setdefault(number, Evidence(source, number, passage(line, max(0, line.find(word))), word))
                 break
     return list(places.values())
-
-
-def _excerpt(line: str, word: str, limit: int = 300) -> str:
-    start = max(0, line.find(word) - limit // 3) if len(line) > limit else 0
-    return line[start : start + limit].strip()
 
 
 def _verdict(plan: Plan, findings: Sequence[Finding]) -> str:
