@@ -8,14 +8,13 @@ not data: a rule that needs them asks for :func:`hits` and computes with their g
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from logforensics import lazy_re
+from logforensics import lazy_re, toml
 from logforensics.errors import PatternError
 from logforensics.findings import Action, Arithmetic, Confidence, Evidence, Recommendation, Severity
 from logforensics.records import record
@@ -24,11 +23,6 @@ from logforensics.rules.case import Case
 from logforensics.rules.registry import Verdict, cite
 from logforensics.run.model import Link, Notice
 from logforensics.run.troubles import Trouble
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -312,7 +306,7 @@ def signatures() -> tuple[Signature, ...]:
 @cache
 def table(name: str) -> dict[str, Any]:
     """A file of ``data/`` as plain TOML."""
-    loaded: dict[str, Any] = tomllib.loads(_folder().joinpath(name).read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = toml.loads(_folder().joinpath(name).read_text(encoding="utf-8"))
     return loaded
 
 
