@@ -15,10 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from logforensics import toml
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "accuracy.md"
@@ -91,7 +88,7 @@ def kv_tokens(shared: Path) -> list[str]:
 
 def page(shared: Path) -> str:
     """The whole page."""
-    read = tomllib.loads(READ.read_text(encoding="utf-8"))
+    read = toml.loads(READ.read_text(encoding="utf-8"))
     incidents, labels = scores(shared, "incidents"), scores(shared, "labels")
     lines = [
         "# Accuracy",

@@ -89,13 +89,11 @@ def finding_pages() -> dict[str, str]:
 
 
 def _stories() -> dict[str, list[tuple[str, str]]]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    from logforensics import toml
+
     found: dict[str, list[tuple[str, str]]] = {}
     for path in sorted((DOCS.parent / "fixtures").glob("*/expect.toml")):
-        expect = tomllib.loads(path.read_text(encoding="utf-8"))
+        expect = toml.loads(path.read_text(encoding="utf-8"))
         found.setdefault(expect["root_cause"], []).append((path.parent.name, expect["story"]))
     return found
 

@@ -45,7 +45,7 @@ def diagnose(
     launch_command: str | None = None,
     version: str | None = None,
     model_config: str | os.PathLike[str] | None = None,
-    rules: str | os.PathLike[str] | None = None,
+    rules: str | os.PathLike[str] | Sequence[OwnRule] | None = None,
     patterns: str | os.PathLike[str] | None = None,
 ) -> Diagnosis:
     """Say what went wrong in a server's log, with the lines that prove it.
@@ -56,7 +56,7 @@ def diagnose(
         launch_command: the command the server was started with, where the log lacks its server_args.
         version: the SGLang release, where it is known.
         model_config: a Hugging Face ``config.json``, for a model that is not known by name.
-        rules: a folder of rules of one's own (TOML and Python); its Python modules are run.
+        rules: a folder of rules of one's own (TOML and Python); its Python modules are run. Or what was loaded from one.
         patterns: a folder of pattern packs of one's own; a log that was read before is not read again.
 
     Raises:
@@ -64,7 +64,7 @@ def diagnose(
         RuleError: a rule of one's own is malformed.
         PatternError: a pattern pack of one's own is malformed.
     """
-    own = _own_rules(rules) if rules is not None else ()
+    own = _own_rules(rules) if isinstance(rules, (str, os.PathLike)) else rules or ()
     parsed = log if isinstance(log, ParsedLog) else parse(log, patterns=patterns)
     progress.now("diagnosing")
     known: dict[str, Any] = {"hardware": hardware, "launch_command": launch_command, "version": version, "model_config": model_config}

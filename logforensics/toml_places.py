@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,14 @@ def read_tables(path: Path, name: str, refuse: Callable[[str], Exception]) -> li
         name: the array of tables; the file may hold nothing else.
         refuse: makes the error to raise from a message that begins with ``file:line``.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    from logforensics import toml
 
     try:
         text = path.read_text(encoding="utf-8")
-        content = tomllib.loads(text)
+        content = toml.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise refuse(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except toml.TOMLDecodeError as error:
         found = _AT_LINE.search(str(error))
         line = found[1] if found else len(text.splitlines())
         raise refuse(f"{path}:{line}: is not valid TOML: {error}") from error

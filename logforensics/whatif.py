@@ -16,11 +16,12 @@ from logforensics.errors import InputError
 from logforensics.hardware import Hardware
 from logforensics.parsing import ParsedLog, parse
 from logforensics.records import record
-from logforensics.rules.hostbudget import HostBudget, host_budget
+from logforensics.rules.hostbudget import HostBudget, host_budget, safe_size
 from logforensics.rules.performance import cell_bytes
 from logforensics.run import Capacity, build_run
 from logforensics.sglang import flags
 from logforensics.sglang.device import request_table_bytes, request_table_rows
+from logforensics.sglang.host_size import TierRow, host_tier_table
 from logforensics.sglang.prediction import predict_kv_tokens
 from logforensics.sglang.sharding import sharding
 from logforensics.units import GB, GIB, gb
@@ -57,11 +58,15 @@ class Outcome:
 
 @record(frozen=True)
 class WhatIf:
-    """The run as it was, each change alone, and all changes together where there are several."""
+    """The run as it was, each change alone, and all changes together where there are several.
+
+    ``host_tier`` has a row for each size of the HiCache pool worth considering, where HiCache is on in one of them.
+    """
 
     now: Outcome
     rows: tuple[Outcome, ...]
     notes: tuple[str, ...]
+    host_tier: tuple[TierRow, ...] = ()
 
 
 @record(frozen=True)
@@ -112,7 +117,7 @@ def whatif(
     )
     if words and len(wanted[0]) > 1:
         rows.append(_outcome(base, wanted[0]))
-    return WhatIf(_outcome(base, {}), tuple(rows), _notes(base))
+    return WhatIf(_outcome(base, {}), tuple(rows), _notes(base), _host_tier(base, [{}, *wanted]))
 
 
 def _base(case: Case) -> _Base:
@@ -265,6 +270,33 @@ def _host(base: _Base, args: Mapping[str, Any], tokens: int | None) -> HostBudge
     )
     run = replace(base.case.run, host_pools=()) if changed else base.case.run
     return host_budget(replace(base.case, run=run, config=replace(base.case.config, fields=args)))
+
+
+def _host_tier(base: _Base, settings: Iterable[Mapping[str, Any]]) -> tuple[TierRow, ...]:
+    """What each size of the host tier gives: the sizes asked for, half and twice of them, and the largest that the host can give.
+
+    Nothing where HiCache is off, and nothing where a rank has pools beside the KV pool, which the size does not tell.
+    """
+    asked = {**base.case.config.fields, **{name: value for fields in settings for name, value in fields.items()}}
+    budgets = [_host(base, {**base.case.config.fields, **fields}, base.capacity.max_total_num_tokens) for fields in settings]
+    known = [budget for budget in budgets if budget is not None]
+    if not known or any(budget.side_share or (budget.steps[:-1] and budget.sized_by == "hicache_size") for budget in known):
+        return ()
+    sizes = {round(budget.each / GB, 1) for budget in known}
+    sizes |= {round(size * factor, 1) for size in sizes for factor in (0.5, 2)}
+    room, ram = None, base.case.hardware.host_ram_bytes
+    if ram is not None:
+        safe = safe_size(base.case, known[-1], ram)
+        room = next((round(float(term.value) * GB) for term in safe.terms if term.name == "for all host pools"), None)
+        sizes |= {float(safe.gb)} if safe.gb else set()
+    return host_tier_table(
+        sorted(sizes),
+        known[-1].processes,
+        round(base.cell),
+        base.capacity.max_total_num_tokens,
+        write_policy=str(asked.get("hicache_write_policy") or "write_through"),
+        budget_bytes=room,
+    )
 
 
 def _risk(base: _Base, fields: Mapping[str, Any], left: float | None, host: HostBudget | None) -> str:

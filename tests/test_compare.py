@@ -7,8 +7,10 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import logforensics
@@ -316,3 +318,52 @@ def test_command_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("logforensics: only one run was given")
+
+
+# --- figures that changed their meaning ------------------------------------------------------------------------------------
+
+
+def of_release(tmp_path: Path, name: str, low: str | None, high: str | None) -> logforensics.ParsedLog:
+    """A log of prefill batches a second apart, each a fifth larger than the one before, as a release prints their speed."""
+    sizes = [int(2000 * 1.2**place) for place in range(13)]
+    shown = sizes[:-1] if high == "0.5.10" else sizes[1:]
+    rows = [
+        f"[2026-06-01 05:01:{second:02d} TP0] Prefill batch, #new-seq: 1, #new-token: {sizes[second]}, #cached-token: 0, token usage: 0.01, "
+        f"#running-req: 0, #queue-req: 0, input throughput (token/s): {shown[second - 1]:.2f}, cuda graph: False"
+        for second in range(1, 13)
+    ]
+    first = rows[0].replace("05:01:01", "05:01:00").replace(f"#new-token: {sizes[1]}", f"#new-token: {sizes[0]}")
+    first = first.replace(f"(token/s): {shown[0]:.2f}", "(token/s): 0.00")  # nothing came before it
+    path = tmp_path / f"{name}.log"
+    path.write_text("\n".join([server_args(), first, *rows, decode(90, 8, 800.0)]) + "\n", encoding="utf-8")
+    parsed = logforensics.parse(path)
+    launches = parsed.frames["launches"].with_columns(version_low=pl.lit(low), version_high=pl.lit(high))
+    return replace(parsed, frames={**parsed.frames, "launches": launches})
+
+
+@pytest.mark.parametrize("old_first", [True, False])
+def test_input_throughput_is_compared_in_one_meaning(tmp_path: Path, *, old_first: bool) -> None:
+    logs = [of_release(tmp_path, "old", "0.5.9", "0.5.10"), of_release(tmp_path, "new", "0.5.12", "0.5.12")]
+    comparison = compare(*(logs if old_first else reversed(logs)))
+    prefill = comparison.pairs[0].prefill
+    assert prefill is not None
+    assert prefill.ratio == pytest.approx(1.0, abs=0.01)
+    converted = [note for note in comparison.notes if "converted to what SGLang prints from 0.5.11 on" in note]
+    assert [note[0] for note in converted] == ["A" if old_first else "B"]
+    assert converted[0] in " ".join(render_comparison(comparison, "md", Screen()).split())
+
+
+def test_a_log_on_neither_side_keeps_its_figures_and_is_named(tmp_path: Path) -> None:
+    unsure = of_release(tmp_path, "unsure", "0.5.9", "0.5.12")
+    comparison = compare(unsure, of_release(tmp_path, "new", "0.5.12", "0.5.12"))
+    assert comparison.notes == (
+        "A: input throughput changed its meaning in SGLang 0.5.11, and this log may be older or newer: its figure stays as printed",
+    )
+
+
+def test_logs_of_one_meaning_are_compared_as_printed(tmp_path: Path) -> None:
+    comparison = compare(of_release(tmp_path, "a", "0.5.9", "0.5.10"), of_release(tmp_path, "b", "0.5.9", "0.5.10"))
+    assert comparison.notes == ()
+    figure = comparison.figure("input_throughput")
+    assert figure is not None
+    assert figure.values[0] == pytest.approx(2000 * 1.2**5.5, rel=0.02)  # the median of what is printed: the batch before

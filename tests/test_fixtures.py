@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from logforensics import Hardware, diagnose
+from logforensics import Hardware, diagnose, toml
 from logforensics.findings import Finding
 from logforensics.units import parse_size
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 STORIES = sorted(path.parent for path in FIXTURES.glob("*/expect.toml"))
@@ -46,7 +40,7 @@ def _fits(finding: Finding, fix: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda path: path.name)
 def test_story(story: Path) -> None:
-    expect = tomllib.loads((story / "expect.toml").read_text(encoding="utf-8"))
+    expect = toml.loads((story / "expect.toml").read_text(encoding="utf-8"))
     logs = sorted(story.glob("*.log"))
     lines = {str(log): log.read_bytes().decode("utf-8", "replace").split("\n") for log in logs}
     found = diagnose(logs, **_arguments(expect["args"]))

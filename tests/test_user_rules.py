@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from logforensics import LogforensicsError, cli, diagnose, parse
+from logforensics.reporting.build import build_report
 from logforensics.rules import all_rules
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -187,3 +191,62 @@ def test_config_toml_names_the_folders(tmp_path: Path, monkeypatch: pytest.Monke
     log, _ = with_quota_line(tmp_path)
     cli.main(["diagnose", str(log)])
     assert "OWN001" in capsys.readouterr().out
+
+
+# --- in the other commands -------------------------------------------------------------------------------------------------
+
+
+def test_a_report_has_the_findings_of_own_rules_and_how_early_they_were_seen(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(re.sub(r"max_running_requests=\d+,", "max_running_requests=16,", HEALTHY.read_text(encoding="utf-8")), encoding="utf-8")
+    told = build_report(log, rules=HOWTO / "own_rules")
+    assert "OWN002" in {finding.code for finding in told.diagnosis.findings}
+    assert "OWN002" in {item.code for item in told.foresight}
+
+
+def test_a_watch_applies_own_rules_and_reads_own_patterns(tmp_path: Path) -> None:
+    log, line = with_quota_line(tmp_path)
+    text = log.read_bytes() + b"[2026-06-02 09:14:01] gateway attached to 10.0.0.1\n"
+    own = ["--rules", str(HOWTO / "own_rules"), "--patterns", str(HOWTO / "own_patterns")]
+    command = [sys.executable, "-m", "logforensics", "watch", "-", "--format", "json", *own]
+    done = subprocess.run(command, input=re.sub(rb".*fired up.*\n", b"", text), capture_output=True, cwd=ROOT, timeout=120, check=True)
+    events = [json.loads(row) for row in done.stdout.splitlines()]
+    assert "OWN001" in {event["code"] for event in events if event["event"] == "finding"}
+    assert {event["line"] for event in events if event["event"] == "ready"} == {line}  # one line was taken out before it
+
+
+def test_frames_reads_own_patterns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(f"{FOUNDING.read_text(encoding='utf-8')}[2026-06-02 09:14:01] gateway attached to 10.0.0.1\n", encoding="utf-8")
+    assert cli.main(["frames", str(log), "-o", str(tmp_path / "frames"), "--format", "csv", "--patterns", str(HOWTO / "own_patterns")]) == 0
+    assert len((tmp_path / "frames" / "ready.csv").read_text().splitlines()) == 2
+    assert "ready.csv  1 row" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("OWN001", "The log says `quota of tenant`"),
+        ("gateway_quota", "refuses its requests until midnight"),
+        ("own002", "64 requests at once"),
+    ],
+)
+def test_own_rules_can_be_explained(capsys: pytest.CaptureFixture[str], code: str, said: str) -> None:
+    assert cli.main(["explain", code, "--rules", str(HOWTO / "own_rules")]) == 0
+    assert said in capsys.readouterr().out
+    assert cli.main(["explain", code]) == 2
+
+
+def test_everything_that_can_be_explained_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "--list", "--rules", str(HOWTO / "own_rules")]) == 0
+    listed = capsys.readouterr().out
+    assert [rule.code for rule in all_rules() if f"{rule.code} " not in listed] == []
+    assert "OWN001  gateway_quota: " in listed
+    names = listed[listed.index("\n\n") :].split()
+    assert names
+    assert {cli.main(["explain", name]) for name in names} == {0}
+
+
+def test_explain_needs_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain"]) == 2
+    assert "--list names everything" in capsys.readouterr().err

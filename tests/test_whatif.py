@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from logforensics import Hardware
+from logforensics import Hardware, cli
 from logforensics.errors import InputError
 from logforensics.whatif import whatif
 
@@ -44,6 +44,28 @@ def test_the_host_tier_adds_no_running_requests() -> None:
     assert (row.kv_tokens, row.requests) == (answer.now.kv_tokens, answer.now.requests)
     assert (answer.now.host_gb, row.host_gb) == (384, 480)
     assert "the host has 449 GB" in row.risk
+
+
+def test_sizes_of_the_host_tier_are_compared_with_the_largest_that_fits() -> None:
+    answer = whatif(HICACHE, "--hicache-size 100", hardware=Hardware(host_ram_bytes=449 * 10**9))
+    sizes = {row.gb_per_process: row for row in answer.host_tier}
+    assert sizes.keys() == {24, 48, 96, 50, 100, 200}  # what was and what is asked for, halves and doubles; 48 is also what fits
+    assert [size for size, row in sizes.items() if row.fits] == [24, 48]
+    assert (sizes[100].gb_in_all, sizes[100].host_tokens) == (800, pytest.approx(100e9 / 70_272, rel=0.001))
+    assert sizes[100].prefix_reach == sizes[100].host_tokens  # written through: the host holds a copy of the device
+
+
+def test_without_the_hosts_memory_nothing_is_said_to_fit() -> None:
+    assert {row.fits for row in whatif(HICACHE).host_tier} == {None}
+
+
+@pytest.mark.parametrize(("arguments", "shown"), [(["--hicache-size", "60"], True), ([], False)])
+def test_the_host_tier_is_on_the_screen_where_it_is_in_play(
+    capsys: pytest.CaptureFixture[str], *, arguments: list[str], shown: bool
+) -> None:
+    log = HICACHE if shown else BASELINE
+    assert cli.main(["whatif", str(log), *arguments]) == 0
+    assert ("prefix tokens in reach" in capsys.readouterr().out) is shown
 
 
 def test_several_flags_are_shown_alone_and_together() -> None:

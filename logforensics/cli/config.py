@@ -8,7 +8,6 @@ fail_on = "warning"
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,13 +52,11 @@ def _read(place: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise InputError(f"{place}: {error.strerror or error}") from error
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    from logforensics import toml
+
     try:
-        table: dict[str, Any] = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table: dict[str, Any] = toml.loads(text.decode())
+    except (toml.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{place}: is not valid TOML: {error}") from error
     return table
 

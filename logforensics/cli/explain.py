@@ -12,14 +12,17 @@ EPILOG = options.examples(
     "logforensics explain host_overallocation_per_rank",
     "logforensics explain hicache-size-per-rank",
     "logforensics explain mem-fraction-static",
+    "logforensics explain OWN001 --rules our-rules/",
 )
 
 Code = Annotated[
-    str, typer.Argument(metavar="CODE", help="A finding's code (LF101) or root cause (kv_capacity_bound), a trap, an equation or a flag.")
+    str | None,
+    typer.Argument(metavar="CODE", help="A finding's code (LF101) or root cause (kv_capacity_bound), a trap, an equation or a flag."),
 ]
+List = Annotated[bool, typer.Option("--list", help="Name everything that can be explained.")]
 
 
-def run(code: Code, *, no_color: options.NoColor = False) -> int:
+def run(code: Code = None, *, list: List = False, rules: options.RulesFolder = None, no_color: options.NoColor = False) -> int:  # noqa: A002 (the option's name)
     """Explain a finding, a trap, an equation or a flag.
 
     What it means, how it is recognised, how to mend it.
@@ -27,9 +30,17 @@ def run(code: Code, *, no_color: options.NoColor = False) -> int:
     import sys
 
     from logforensics.cli.output import emit, screen
-    from logforensics.rules.pages import page
+    from logforensics.errors import LogforensicsError
+    from logforensics.rules.own import load_rules
+    from logforensics.rules.pages import listing, page
 
-    markdown = page(code)
+    own = [item.rule for item in load_rules(rules)] if rules is not None else []
+    if list:
+        emit(listing(own))
+        return 0
+    if code is None:
+        raise LogforensicsError("nothing was named; the usual way is: logforensics explain LF101, and --list names everything")
+    markdown = page(code, own)
     if sys.stdout.isatty():
         from logforensics.render.pages import markdown_to_text
 

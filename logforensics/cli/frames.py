@@ -33,6 +33,7 @@ def run(
     *,
     output: Folder,
     format: Format = TableFormat.PARQUET,  # noqa: A002 (the option's name)
+    patterns: options.PatternsFolder = None,
     no_progress: options.NoProgress = False,
 ) -> int:
     """Write what a log says as tables.
@@ -48,7 +49,7 @@ def run(
     from logforensics.schema import FRAMES
 
     with waiting(wanted=not no_progress), FrameFiles(output, format.value) as files:
-        pieces = stream(log)
+        pieces = stream(log, patterns=patterns)
         for name, piece in pieces:
             files.write(name, piece)
         pieces.require_sglang()

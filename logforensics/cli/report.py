@@ -30,6 +30,8 @@ def run(
     gpus: options.Gpus = None,
     sglang_version: options.SglangVersion = None,
     model_config: options.ModelConfig = None,
+    rules: options.RulesFolder = None,
+    patterns: options.PatternsFolder = None,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
 ) -> int:
@@ -60,6 +62,8 @@ def run(
             launch_command=launch_command,
             version=sglang_version,
             model_config=model_config,
+            rules=rules,
+            patterns=patterns,
         )
     if not quiet:
         emit("".join(f"{path}\n" for path in written))

@@ -74,6 +74,8 @@ def run(
     this_host: ThisHost = False,
     sglang_version: options.SglangVersion = None,
     model_config: options.ModelConfig = None,
+    rules: options.RulesFolder = None,
+    patterns: options.PatternsFolder = None,
     fail_on: options.FailOnOption = FailOn.ERROR,
     interval: Interval = 0.5,
     plain: Plain = False,
@@ -100,7 +102,7 @@ def run(
 
     session = Watch(
         log,
-        known=Known(hardware, launch_command, sglang_version, model_config),
+        known=Known(hardware, launch_command, sglang_version, model_config, rules, patterns),
         until=Event(until.value) if until is not None else None,
         timeout_s=float(timeout) if timeout is not None else None,
         fail_on=None if fail_on is FailOn.NEVER else Severity(fail_on.value),

@@ -37,6 +37,7 @@ def run(
     Any server flag that changes memory may follow the log, such as --mem-fraction-static 0.9, --kv-cache-dtype fp8_e4m3,
     --context-length 32768, --tp-size 16, --hicache-size 48; without one, the usual levers are shown. Several flags are shown one by
     one and together: KV tokens, requests that fit at the size they had in the log, memory left on the GPU, memory pinned on the host.
+    With HiCache, sizes of the host tier are compared: tokens, prefixes in reach, and with --host-ram whether they fit.
     """
     from logforensics.cli.machine import hardware_of
     from logforensics.cli.output import emit, screen

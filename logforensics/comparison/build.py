@@ -12,6 +12,7 @@ from logforensics.comparison import settings
 from logforensics.comparison.capacity import implied_bytes_per_token
 from logforensics.comparison.figures import KINDS
 from logforensics.comparison.load import equal_load, points, prefill_speed
+from logforensics.comparison.meanings import in_one_meaning
 from logforensics.comparison.model import Comparison, Figure, Pair, Side
 from logforensics.comparison.side import group, labels, read_side
 from logforensics.comparison.starts import by_source, by_start
@@ -71,7 +72,10 @@ def _sides(logs: Sequence[ParsedLog], context_len: int | None) -> list[Side]:
     names = labels([", ".join(log.sources) for log in logs])
     if len(logs) == 1 and len(parts := by_start(logs[0])) > 1:
         logs, names = parts, [f"{names[0]} start {number}" for number in range(1, len(parts) + 1)]
-    sides = [read_side(log, name, context_len) for log, name in progress.each(list(zip(logs, names, strict=True)))]
+    sides = []
+    for (log, remarks), name in progress.each(list(zip(in_one_meaning(logs), names, strict=True))):
+        side = read_side(log, name, context_len)
+        sides.append(replace(side, notes=(*side.notes, *remarks)))
     for log, side in zip(logs, sides, strict=True):
         if not side.figures.keys() - {"errors", "retractions"}:
             log.require_sglang()

@@ -142,9 +142,18 @@ class Stream:
     traceback comes where it ends and the rows of doubtful records come last. Every piece has all columns of its frame.
     """
 
-    def __init__(self, paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None, threads: int = THREADS) -> None:
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        follow: bool = False,
+        chunk_bytes: int | None = None,
+        threads: int = THREADS,
+        patterns: str | os.PathLike[str] | None = None,
+    ) -> None:
+        packs = _with_own(patterns) if patterns is not None else None
         sources, _, _ = separate(open_sources(paths, follow=follow, also=is_side))
-        self._logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads) for source in sources]
+        self._logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads, packs=packs) for source in sources]
 
     def __iter__(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Read the sources, one after the other, once."""
@@ -175,9 +184,16 @@ class Stream:
             raise _not_sglang(self.sources, self.coverage)
 
 
-def stream(paths: Paths, *, follow: bool = False, chunk_bytes: int | None = None, threads: int = THREADS) -> Stream:
+def stream(
+    paths: Paths,
+    *,
+    follow: bool = False,
+    chunk_bytes: int | None = None,
+    threads: int = THREADS,
+    patterns: str | os.PathLike[str] | None = None,
+) -> Stream:
     """Read one or more logs piece by piece, in memory that does not grow with the log. Arguments and errors as for :func:`parse`."""
-    return Stream(paths, follow=follow, chunk_bytes=chunk_bytes, threads=threads)
+    return Stream(paths, follow=follow, chunk_bytes=chunk_bytes, threads=threads, patterns=patterns)
 
 
 def _not_sglang(sources: Sequence[str], coverage: Coverage) -> InputError:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
@@ -152,16 +151,13 @@ def _files() -> list[Path]:
 
 
 def _read_toml() -> dict[str, dict[str, Any]]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    from logforensics import toml
 
     found: dict[str, dict[str, Any]] = {}
     for path in _files():
         try:
-            found[path.name] = tomllib.loads(path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:  # noqa: PERF203 - the message must name the file
+            found[path.name] = toml.loads(path.read_text(encoding="utf-8"))
+        except toml.TOMLDecodeError as error:  # noqa: PERF203 - the message must name the file
             raise PatternError(f"{path}: not valid TOML: {error}") from error
     return found
 

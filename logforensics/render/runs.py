@@ -9,23 +9,8 @@ from pathlib import PurePath
 from typing import Any
 
 from logforensics import lazy_re
-from logforensics.render.words import cut, number
+from logforensics.render.words import cut, number, stage_name
 
-_STAGES = {
-    "launch": "server_args printed",
-    "init_dist_begin": "ranks begin to connect",
-    "init_dist_end": "ranks connected",
-    "load_begin": "weights begin to load",
-    "load_end": "weights loaded",
-    "kv_pool": "KV pool allocated",
-    "pool_end": "memory pools done",
-    "graph_begin": "graph capture begins",
-    "graph_end": "graph capture ends",
-    "capacity": "capacity printed",
-    "hicache": "host pools begin",
-    "ready": "ready",
-    "serving": "first decode line",
-}
 _LEDGER = (
     ("free_before_load_gib", "{} GiB free"),
     ("weights_gib", "− {} weights"),
@@ -141,7 +126,7 @@ def _start(start: Mapping[str, Any], *, named: bool) -> str:
     if start.get("ended") is None:
         return f"{where}: not looked into"
     stage = str(start.get("stage") or "")
-    came = "it served" if start.get("served") else f"it came to: {_STAGES.get(stage, stage.replace('_', ' '))}"
+    came = "it served" if start.get("served") else f"it came to: {stage_name(stage)}"
     told = f"; {start['code']} {start['title']}" if start.get("code") else ""
     how = {"failed": "failed", "stopped": "stopped from outside"}.get(str(start["ended"]), "ended without an error")
     return f"{where}: {how}, {came}{cut(told, _ERROR_CHARS)}"
@@ -158,7 +143,7 @@ def _stage(stage: Mapping[str, Any], names: Mapping[str, str]) -> str:
             f"{names.get(str(stage.get(key)), stage.get(key))}:{line}" for key, line in (("source", first), ("last_source", last))
         )
         where = begin if begin == end else f"{begin} – {end}"
-    return f"{clock}{_STAGES.get(name, name.replace('_', ' '))}{f' on {ranks} ranks' if ranks > 1 else ''} ({where})"
+    return f"{clock}{stage_name(name)}{f' on {ranks} ranks' if ranks > 1 else ''} ({where})"
 
 
 def _timeline(ranks: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[str]:
@@ -175,7 +160,7 @@ def _told(rank: Mapping[str, Any]) -> str:
     role, stage = str(rank.get("role", "")), str(rank.get("stage") or "")
     if role == "silent":
         return "silent: expected, but not in this log"
-    reached = f", reached: {_STAGES.get(stage, stage.replace('_', ' '))}" if stage else ""
+    reached = f", reached: {stage_name(stage)}" if stage else ""
     if not rank.get("error"):
         return role + reached
     time = rank.get("error_time")

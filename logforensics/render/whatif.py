@@ -13,6 +13,7 @@ from logforensics.render.words import number
 from logforensics.secrets import mask
 
 if TYPE_CHECKING:
+    from logforensics.sglang.host_size import TierRow
     from logforensics.whatif import Outcome, WhatIf
 
 _UNKNOWN = "?"
@@ -35,11 +36,24 @@ def _blocks(answer: WhatIf) -> Iterator[Block]:
     if all(outcome.host_gb is None for outcome in (answer.now, *answer.rows)):
         header, rows = header[:-1], tuple(row[:-1] for row in rows)  # HiCache is off: there is nothing to say of the host
     yield Table(header, rows)
+    if answer.host_tier:
+        yield Heading("Sizes of the host tier")
+        yield Table(
+            ("GB per rank", "GB in all", "host tokens", "× device", "prefix tokens in reach", "fits"),
+            tuple(map(_tier_row, answer.host_tier)),
+        )
+        yield Paragraph("More prefixes can be found again; no more requests run. Only device tokens admit a request.", quiet=True)
     said = tuple(f"{outcome.change}: {outcome.risk}" for outcome in answer.rows if outcome.risk)
     if said:
         yield Heading("Mind")
         yield Bullets(said)
     yield Paragraph(" ".join(answer.notes), quiet=True)
+
+
+def _tier_row(row: TierRow) -> tuple[str, ...]:
+    fits = _UNKNOWN if row.fits is None else "yes" if row.fits else "no"
+    figures = (row.gb_per_process, row.gb_in_all, row.host_tokens, round(row.ratio, 2), row.prefix_reach)
+    return (*map(number, figures), fits)
 
 
 def _row(outcome: Outcome, now: Outcome) -> tuple[str, ...]:

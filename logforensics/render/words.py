@@ -15,6 +15,26 @@ if TYPE_CHECKING:
 
 EXCERPT = 400
 """Characters of a log line worth showing where lines are not wrapped."""
+_STAGES = {
+    "launch": "server_args printed",
+    "init_dist_begin": "ranks begin to connect",
+    "init_dist_end": "ranks connected",
+    "load_begin": "weights begin to load",
+    "load_end": "weights loaded",
+    "kv_pool": "KV pool allocated",
+    "pool_end": "memory pools done",
+    "graph_begin": "graph capture begins",
+    "graph_end": "graph capture ends",
+    "capacity": "capacity printed",
+    "hicache": "host pools begin",
+    "ready": "ready",
+    "serving": "first decode line",
+}
+
+
+def stage_name(stage: str) -> str:
+    """What has been reached with a stage of the start."""
+    return _STAGES.get(stage, stage.replace("_", " "))
 
 
 def number(value: Any) -> str:

@@ -26,6 +26,8 @@ def report(
     launch_command: str | None = None,
     version: str | None = None,
     model_config: str | os.PathLike[str] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    patterns: str | os.PathLike[str] | None = None,
 ) -> tuple[Path, ...]:
     """Write a post-mortem that a team can publish; the file's name says in which form: .md, .html or .json.
 
@@ -38,6 +40,8 @@ def report(
         launch_command: the command the server was started with.
         version: the SGLang release.
         model_config: a Hugging Face ``config.json``.
+        rules: a folder of rules of one's own.
+        patterns: a folder of pattern packs of one's own.
 
     Returns:
         The files written, the report first.
@@ -49,7 +53,15 @@ def report(
     target = Path(path)
     form = form_of(target)
     told = build_report(
-        log, title=title, anonymize=anonymize, hardware=hardware, launch_command=launch_command, version=version, model_config=model_config
+        log,
+        title=title,
+        anonymize=anonymize,
+        hardware=hardware,
+        launch_command=launch_command,
+        version=version,
+        model_config=model_config,
+        rules=rules,
+        patterns=patterns,
     )
     progress.now("writing the report")
     return write_report(told, target, form)

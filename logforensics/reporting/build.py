@@ -17,6 +17,7 @@ from logforensics.reporting import charts, foresight, settings, story
 from logforensics.reporting.anonymize import Anonymizer, map_strings
 from logforensics.reporting.model import Excerpt, Foresight, Moment, Report
 from logforensics.rules import Case
+from logforensics.rules.own import load_rules
 from logforensics.secrets import mask
 from logforensics.units import gb
 
@@ -33,6 +34,8 @@ def build_report(
     launch_command: str | None = None,
     version: str | None = None,
     model_config: str | os.PathLike[str] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    patterns: str | os.PathLike[str] | None = None,
 ) -> Report:
     """The post-mortem of a log; for ``hardware`` and the rest see :func:`logforensics.diagnose`.
 
@@ -44,18 +47,21 @@ def build_report(
         launch_command: the command the server was started with.
         version: the SGLang release.
         model_config: a Hugging Face ``config.json``.
+        rules: a folder of rules of one's own.
+        patterns: a folder of pattern packs of one's own.
 
     Raises:
         InputError: the log cannot be read or is not SGLang's.
     """
-    parsed = log if isinstance(log, ParsedLog) else parse(log)
+    own = load_rules(rules) if rules is not None else ()
+    parsed = log if isinstance(log, ParsedLog) else parse(log, patterns=patterns)
     known: dict[str, Any] = {"hardware": hardware, "launch_command": launch_command, "version": version, "model_config": model_config}
-    diagnosis = diagnose(parsed, **known)
+    diagnosis = diagnose(parsed, rules=own, **known)
     part, case = main_case(parsed, **known)
     frames = part.log.frames
     moments = story.timeline_of(case, diagnosis.findings)
-    own = [finding for finding in diagnosis.findings if not diagnosis.parts or finding.part == diagnosis.parts[0].name]
-    seen = foresight.foresight_of(part, case, own, known)
+    inside = [finding for finding in diagnosis.findings if not diagnosis.parts or finding.part == diagnosis.parts[0].name]
+    seen = foresight.foresight_of(part, case, inside, known, own)
     told = Report(
         title=title or f"Post-mortem: {diagnosis.summary}",
         diagnosis=diagnosis,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logforensics.engine import make_case
 from logforensics.findings import Finding, Severity
 from logforensics.reporting.model import Foresight, Place
 from logforensics.rules import Case, all_rules
+from logforensics.rules.own import OwnRule
 from logforensics.run import Part, build_run
 from logforensics.run.model import STAGES, Mark
 from logforensics.run.parts import MERGED
@@ -22,7 +24,9 @@ _FEWEST_BATCHES = 20  # fewer say little about load
 _LOUD = (Severity.CRITICAL, Severity.ERROR, Severity.WARNING)
 
 
-def foresight_of(part: Part, case: Case, findings: Sequence[Finding], known: Mapping[str, Any]) -> tuple[Foresight, ...]:
+def foresight_of(
+    part: Part, case: Case, findings: Sequence[Finding], known: Mapping[str, Any], own: Sequence[OwnRule] = ()
+) -> tuple[Foresight, ...]:
     """For each loud finding, the first stage after which its rule would have said it.
 
     Args:
@@ -30,9 +34,12 @@ def foresight_of(part: Part, case: Case, findings: Sequence[Finding], known: Map
         case: its case.
         findings: what was found in it.
         known: what the user knows, as :func:`logforensics.engine.make_case` takes it.
+        own: rules of the user's own.
     """
     wanted = {finding.code: finding for finding in findings if finding.severity in _LOUD}
-    rules = {rule.code: rule for rule in all_rules() if rule.code in wanted}
+    asked: dict[str, Callable[[Case], Finding | None]] = {rule.code: rule.apply for rule in all_rules()}
+    asked |= {item.rule.code: partial(_answer, item) for item in own}
+    rules = {code: ask for code, ask in asked.items() if code in wanted}
     trouble = _first_trouble(case)
     found: dict[str, Foresight] = {}
     for stage, mark in _checkpoints(case, part.log.frames["decode"]):
@@ -40,11 +47,15 @@ def foresight_of(part: Part, case: Case, findings: Sequence[Finding], known: Map
             break
         early = _case_until(part, mark, known)
         for code in list(rules):
-            told = rules[code].apply(early)
+            told = rules[code](early)
             if told is not None and told.severity in _LOUD:
                 del rules[code]
                 found[code] = _foresight(wanted[code], stage, mark, trouble)
     return tuple(found[code] for code in wanted if code in found)
+
+
+def _answer(own: OwnRule, case: Case) -> Finding | None:
+    return own.apply(case)[0]
 
 
 def _first_trouble(case: Case) -> Mark:

@@ -8,11 +8,11 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from logforensics.findings import Finding, Severity
-from logforensics.render.words import number, plural
+from logforensics.render.words import number, plural, stage_name
 from logforensics.reporting.model import Moment, Place
 from logforensics.rules import Case
 from logforensics.run.model import STAGES, Mark
-from logforensics.watching.words import duration, stage_name
+from logforensics.watching.words import duration
 
 if TYPE_CHECKING:
     import polars as pl

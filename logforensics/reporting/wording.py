@@ -6,8 +6,9 @@ from pathlib import PurePath
 
 from logforensics.findings import Finding, Severity
 from logforensics.render.runs import run_rows
+from logforensics.render.words import stage_name
 from logforensics.reporting.model import Place, Report
-from logforensics.watching.words import clock, duration, stage_name
+from logforensics.watching.words import clock, duration
 
 
 def names_of(report: Report) -> dict[str, str]:

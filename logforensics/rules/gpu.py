@@ -12,6 +12,7 @@ from logforensics.rules.case import Case
 from logforensics.rules.gpu_more import card_gib
 from logforensics.rules.registry import Verdict, cite, decrease, environment, increase, other, rule, set_to, step, upgrade
 from logforensics.run import Failure
+from logforensics.sglang.fraction import GpuBudget, weights_fraction
 
 MAX_USEFUL_FRACTION = 0.97
 FRACTION = "--mem-fraction-static"
@@ -67,7 +68,7 @@ def _floor(case: Case, failure: Failure | None) -> tuple[float | None, list[Evid
     """
     begin, end, lines, steps = _before_and_after_load(case)
     if begin and end is not None:
-        floor = 1 - end / begin
+        floor = weights_fraction(begin, end)
         steps.append(step("smallest fraction that holds the weights", f"1 - {end:.2f}/{begin:.2f}", floor))
         return floor, lines, steps
     if failure is not None and (found := _PRINTED_FLOOR.search(failure.text)):
@@ -128,7 +129,7 @@ def _hardly_any_pool(case: Case) -> Verdict | None:
     now = fraction(case)
     if least is None or not least.context_len or begin is None or end is None or now is None:
         return None
-    rest = end - begin * (1 - now)
+    rest, floor = GpuBudget(begin, end, now).rest_gib, weights_fraction(begin, end)
     if least.max_total_num_tokens > 0.05 * least.context_len or rest > 0.02 * begin:
         return None
     refused = case.run.notice_with("exceeds the maximum allowed length")
@@ -136,7 +137,7 @@ def _hardly_any_pool(case: Case) -> Verdict | None:
         step("left for the pool", f"{end:.2f} - {begin:.2f} × (1 - {now:g})", rest, "GiB"),
         step("pool", "printed", least.max_total_num_tokens, "tokens"),
     ]
-    steps.append(step("smallest fraction that holds the weights", f"1 - {end:.2f}/{begin:.2f}", 1 - end / begin))
+    steps.append(step("smallest fraction that holds the weights", f"1 - {end:.2f}/{begin:.2f}", floor))
     return Verdict(
         Severity.ERROR if refused else Severity.WARNING,
         Confidence.CERTAIN,
@@ -152,11 +153,7 @@ def _hardly_any_pool(case: Case) -> Verdict | None:
             ]
         ),
         steps,
-        [
-            increase(
-                FRACTION, _above(1 - end / begin, now), "share of the memory free before loading", "room for requests of the usual length"
-            )
-        ],
+        [increase(FRACTION, _above(floor, now), "share of the memory free before loading", "room for requests of the usual length")],
     )
 
 

@@ -170,8 +170,26 @@ def _check_sample(signature: Signature, sample: Mapping[str, Any], origin: str) 
 
 def _rule(code: str, rows: Sequence[tuple[Signature, Severity | None]]) -> Rule:
     first = rows[0][0]
-    # the title of the rule itself has no groups to fill
-    return Rule(code, first.cause, re.sub(r"\{\w+\}", "…", first.title) or first.cause, lambda case: _decide(case, rows))
+    title = _unfilled(first.title) or first.cause
+
+    def decide(case: Case) -> Verdict | None:
+        return _decide(case, rows)
+
+    decide.__doc__ = _described([signature for signature, _ in rows])
+    return Rule(code, first.cause, title, decide)
+
+
+def _described(rows: Sequence[Signature]) -> str:
+    """The page of a rule that is a table: why, what it looks for, and what it advises."""
+    lines = list(dict.fromkeys(f"Why: {_unfilled(row.why)}" for row in rows if row.why))
+    lines.append("Confirm: the log says " + ", or ".join(f"`{literal}`" for row in rows for literal in row.find) + ".")
+    advice = dict.fromkeys(f"{_unfilled(fix.why)} (`{fix.flag}`)" for row in rows for fix in row.fix)
+    return "\n".join([*lines, *(f"Fix: {text}." for text in advice)])
+
+
+def _unfilled(text: str) -> str:
+    """A template without a sentence to fill it from."""
+    return re.sub(r"\{\w+\}", "…", text)
 
 
 def _decide(case: Case, rows: Sequence[tuple[Signature, Severity | None]]) -> Verdict | None:

@@ -8,7 +8,6 @@ not data: a rule that needs them asks for :func:`hits` and computes with their g
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
@@ -307,12 +306,9 @@ def signatures() -> tuple[Signature, ...]:
 @cache
 def table(name: str) -> dict[str, Any]:
     """A file of ``data/`` as plain TOML."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    from logforensics import toml
 
-    loaded: dict[str, Any] = tomllib.loads(_folder().joinpath(name).read_text(encoding="utf-8"))
+    loaded: dict[str, Any] = toml.loads(_folder().joinpath(name).read_text(encoding="utf-8"))
     return loaded
 
 

@@ -95,9 +95,14 @@ def pre_gib_from_runs(tokens_a: int, fraction_a: float, tokens_b: int, fraction_
     return (tokens_b - tokens_a) * bytes_per_token / GIB / (fraction_b - fraction_a)
 
 
+def weights_fraction(pre_gib: float, post_gib: float) -> float:
+    """The share of the free memory that loading took, ``1 − A/P``: a fraction that is no higher leaves nothing for the pools."""
+    return 1 - post_gib / pre_gib
+
+
 def lowest_fraction(pre_gib: float, post_gib: float) -> float:
-    """The fraction below which nothing is left for the pools: ``1 − A/P``, rounded up to three decimals as SGLang's message does."""
-    return math.ceil((1 - post_gib / pre_gib) * 1000) / 1000
+    """The fraction below which nothing is left for the pools, rounded up to three decimals as SGLang's message does."""
+    return math.ceil(weights_fraction(pre_gib, post_gib) * 1000) / 1000
 
 
 def fraction_for_tokens(wanted: int, budget: GpuBudget, bytes_per_token: float) -> float:

@@ -15,6 +15,7 @@ from logforensics.schema import FRAMES
 if TYPE_CHECKING:
     import polars as pl
 
+    from logforensics.parsing.patterns import Packs
     from logforensics.reading import Source, Wrapper
 
 _HEAD_LINES = 400
@@ -28,15 +29,16 @@ _BATCHES = ("prefill", "decode")
 class GrowingLog:
     """Frames of a log so far. Line numbers are those of :class:`logforensics.watching.follow.Follower`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, packs: Packs | None = None) -> None:
         self.name = name
+        self._packs = packs
         self._head: bytes | None = b""
         self._wrappers: tuple[Wrapper, ...] = ()
         self._stamped = False
         self._begin()
 
     def _begin(self) -> None:
-        self._assembled = Assembler(stamped=self._stamped)
+        self._assembled = Assembler(stamped=self._stamped, packs=self._packs)
         self._pieces: Pieces = {}
 
     @property

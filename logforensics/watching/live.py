@@ -12,6 +12,7 @@ from rich.text import Text
 
 from logforensics.render.runs import run_rows
 from logforensics.render.untrusted import ascii_form, visible
+from logforensics.render.words import stage_name
 from logforensics.watching import words
 from logforensics.watching.pulse import POINTS, sparkline
 
@@ -106,7 +107,7 @@ class View:
             ranks = f"  {stage['ranks']} of {expected} ranks" if expected > 1 and stage["stage"] not in words.ONE_RANK_STAGES else ""
             took = _seconds(times[place - 1], stage["time"]) if place else None
             yield self._text(
-                f"{words.clock(stage['time'])}  {words.stage_name(stage['stage'])}{ranks}" + (f"  +{words.duration(took)}" if took else "")
+                f"{words.clock(stage['time'])}  {stage_name(stage['stage'])}{ranks}" + (f"  +{words.duration(took)}" if took else "")
             )
 
     def _loads(self, state: State) -> Iterator[Text]:

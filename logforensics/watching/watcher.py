@@ -14,8 +14,10 @@ from logforensics.errors import InputError
 from logforensics.findings import Severity
 from logforensics.hardware import Hardware
 from logforensics.parsing import progress as bars
+from logforensics.parsing.own_packs import with_own
 from logforensics.records import record
 from logforensics.render.json import diagnosis_to_dict
+from logforensics.rules.own import load_rules
 from logforensics.secrets import mask
 from logforensics.watching.changes import Announcer, Event, changes, is_ready
 from logforensics.watching.follow import Follower, Reading, follower
@@ -69,6 +71,8 @@ class Known:
     launch_command: str | None = None
     version: str | None = None
     model_config: str | os.PathLike[str] | None = None
+    rules: str | os.PathLike[str] | None = None
+    patterns: str | os.PathLike[str] | None = None
 
 
 @dataclass(slots=True)
@@ -90,7 +94,8 @@ class Watcher:
         self.state = State()
         self._known = known or Known()
         self._clock = clock
-        self._log = GrowingLog(source.name)
+        self._rules = load_rules(self._known.rules) if self._known.rules is not None else ()
+        self._log = GrowingLog(source.name, with_own(self._known.patterns) if self._known.patterns is not None else None)
         self._announcer = Announcer()
         self._fresh: set[str] = set()  # frames with rows that no evaluation has seen
         self._last_line_at = clock()
@@ -176,6 +181,7 @@ class Watcher:
             launch_command=known.launch_command,
             version=known.version,
             model_config=known.model_config,
+            rules=self._rules,
         )
         form = diagnosis_to_dict(diagnosis)
         if not self.over:
@@ -317,6 +323,8 @@ def watch(
     launch_command: str | None = None,
     version: str | None = None,
     model_config: str | os.PathLike[str] | None = None,
+    rules: str | os.PathLike[str] | None = None,
+    patterns: str | os.PathLike[str] | None = None,
 ) -> Iterator[Event]:
     """Follow a server's log and tell what happens, as it happens.
 
@@ -330,6 +338,8 @@ def watch(
         launch_command: the command that started the server, where the log lacks it.
         version: the SGLang release, where it is known.
         model_config: a Hugging Face ``config.json``.
+        rules: a folder of rules of one's own.
+        patterns: a folder of pattern packs of one's own.
 
     Yields:
         Events; the last one is ``end`` with the reason and the exit status.
@@ -339,7 +349,7 @@ def watch(
     """
     session = Watch(
         log,
-        known=Known(hardware, launch_command, version, model_config),
+        known=Known(hardware, launch_command, version, model_config, rules, patterns),
         until=None if until is None else Until(until),
         timeout_s=timeout_s,
         fail_on=None if fail_on is None else Severity(fail_on),

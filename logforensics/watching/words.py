@@ -11,21 +11,6 @@ from logforensics.render.runs import run_rows
 from logforensics.watching.changes import Event
 from logforensics.watching.pulse import Pulse, sparkline
 
-STAGES = {
-    "init_dist_begin": "ranks begin to connect",
-    "init_dist_end": "ranks connected",
-    "load_begin": "weights begin to load",
-    "load_end": "weights loaded",
-    "kv_pool": "KV pool allocated",
-    "pool_end": "memory pools done",
-    "graph_begin": "graph capture begins",
-    "graph_end": "graph capture ends",
-    "capacity": "capacity printed",
-    "hicache": "host pools begin",
-    "launch": "server_args printed",
-    "ready": "ready",
-    "serving": "first decode line",
-}
 ONE_RANK_STAGES = ("launch", "capacity", "ready", "serving")
 """Stages whose line only the first rank prints."""
 _ADVICE_SHOWN = 4
@@ -118,12 +103,7 @@ def _stage(data: Mapping[str, Any]) -> str:
         if data["of_ranks"] > 1 and data["stage"] not in ONE_RANK_STAGES
         else ""
     )
-    return f"{stage_name(data['stage'])}{ranks}"
-
-
-def stage_name(stage: str) -> str:
-    """What has been reached."""
-    return STAGES.get(stage, stage.replace("_", " "))
+    return f"{words.stage_name(data['stage'])}{ranks}"
 
 
 def figures(event: Event) -> list[tuple[str, str]]:
