@@ -65,6 +65,27 @@ def labels(kind: str) -> Labels:
     return Labels(table["labels"], {c.name: c.dtype for c in FRAMES[kind]}, frozenset(table["essential"]))
 
 
+def is_torn(label: str, kind: str) -> bool:
+    """Whether an unknown label is made of pieces of known ones, as lost, overwritten or foreign bytes leave them: ``gecuda graph``, ``ken``."""
+    if label.count("(") != label.count(")") or label in _of_the_other_kind(kind):
+        return True
+    for known in labels(kind).columns:
+        before, found, after = label.partition(known)
+        if found and " " in known and (before[-1:].isalnum() or after[:1].isalnum()):
+            return True
+        if known.endswith(label) and known[: -len(label)][-1:].isalnum():
+            return True
+    return False
+
+
+@cache
+def _of_the_other_kind(kind: str) -> frozenset[str]:
+    """Labels that say that a line is of the other kind."""
+    own, other = (labels(name) for name in (kind, *(name for name in KINDS if name != kind)))
+    telling = {column for column in other.columns.values() if column in other.essential or column.endswith("_throughput")}
+    return frozenset(label for label, column in other.columns.items() if column in telling and label not in own.columns)
+
+
 # ---------------------------------------------------------------------------------------------------------------- one line
 
 
@@ -91,7 +112,7 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
             return None
         column = table.columns.get(label)
         if column is None:
-            if _UNKNOWN_VALUE.fullmatch(text) is None:
+            if _UNKNOWN_VALUE.fullmatch(text) is None or is_torn(label, kind):
                 return None
             extra[label] = text
             continue
@@ -198,7 +219,7 @@ def _learn(line: str, kind: str) -> Shape | None:
         if column is not None:
             seen.add(column)
         bare = value[: -len(closing)] if closing == "," and place == len(pieces) - 1 else value
-        if column is None and _UNKNOWN_VALUE.fullmatch(bare) is None:
+        if column is None and (_UNKNOWN_VALUE.fullmatch(bare) is None or is_torn(label, kind)):
             return None
         tail = "%" if bare.endswith("%") else ""
         ends = closing if place == len(pieces) - 1 else ""

@@ -118,7 +118,7 @@ def encoding_of(name: str, head: bytes) -> str | None:
     if encoding := _UTF16_MARKS.get(head[:2]):
         return encoding
     nul = head.count(0)
-    if nul > len(head) // 3 and 0 not in head[::2][:64]:
+    if nul > len(head) // 3 and nul == head[1::2].count(0):
         return "utf-16-le"
     control = sum(head.count(bytes([c])) for c in (*range(1, 7), *range(14, 27)))
     if nul > max(64, len(head) // 10) or control > max(16, len(head) // 50):
