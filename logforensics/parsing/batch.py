@@ -32,7 +32,6 @@ _LABEL = lazy_re.compile(r"(?:mixed )?#?[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
 _WHOLE_VALUE = lazy_re.compile(r": (?:True|False|-?\d+\.\d\d%?)$")
 _EXTRA_VALUE = r"[^ ,\[\]](?:[^,\[\]]{0,38}[^ ,\[\]])?"  # what an unknown label may have: a number, a word or a few
 _UNKNOWN_VALUE = lazy_re.compile(_EXTRA_VALUE + r"(?: \[[-\d., ]+\])?")
-_OUTSIDE_BRACKETS = lazy_re.compile(r", (?![^\[]*\])")
 _MAX_SHAPES = 24
 _RANK_COLUMNS = ("tp", "dp", "pp", "ep")
 _BOOLEANS = {"True": True, "False": False}
@@ -104,7 +103,7 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
     extra: dict[str, str] = {}
     body = message[head.end() :]
     closed = body.endswith((", ", ","))
-    pieces = _OUTSIDE_BRACKETS.split(body.rstrip(", "))
+    pieces = _outside_brackets(body.rstrip(", "))
     if head["mixed"]:
         pieces.insert(0, head["mixed"])
     for label, text in _labelled(pieces):
@@ -127,6 +126,21 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
     if extra:
         row["extra"] = json.dumps(extra, ensure_ascii=False)
     return kind, row
+
+
+def _outside_brackets(body: str) -> list[str]:
+    """The pieces between ", ", except where it stands in square brackets."""
+    pieces = body.split(", ")
+    if "[" not in body:
+        return pieces
+    whole: list[str] = []
+    inside: list[str] = []
+    for piece in pieces:
+        inside.append(piece)
+        if piece.rfind("[") <= piece.rfind("]") and ("]" in piece or len(inside) == 1):
+            whole.append(", ".join(inside))
+            inside = []
+    return whole + inside  # a bracket that nobody closes holds nothing together
 
 
 def _labelled(pieces: Sequence[str]) -> Iterator[tuple[str | None, str]]:

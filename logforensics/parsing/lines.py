@@ -21,7 +21,7 @@ from logforensics.parsing.packs import load
 from logforensics.parsing.patterns import CutRecord, Packs, Pattern
 from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.router import read_router
-from logforensics.parsing.server_args import read_server_args
+from logforensics.parsing.server_args import is_nameless, read_server_args
 from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
 from logforensics.parsing.unfinished import UnfinishedLaunch
 from logforensics.reading import MARK
@@ -46,7 +46,9 @@ _STAMPED_FRAMES = frozenset({"memory", "kv_pool", "capacity", "host_pool", "retr
 _ANY_TEXT = frozenset({"notices", "errors", "requests", "overrides"})
 _STRAY = lazy_re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f\\ufffd]")
 # what is left of SGLang's bracket when its beginning is missing or a stray byte stands in it
-_BROKEN_BRACKET = lazy_re.compile(r"\[?[0-9][^\[\]]{0,40}\] |\[[0-9][^\]]{0,40}\] |(?:[A-Z]{0,8}[0-9]{1,4}[ ,A-Z0-9]{0,30})?\] ")
+_BROKEN_BRACKET = lazy_re.compile(
+    r"\[?[0-9A-Z_ .:\x00-\x1f\ufffd-]{0,60}(?:[0-9]:[0-9]{1,2}|[A-Z]P[0-9]{1,4})[^\[\]]{0,20}\] |[0-9]{1,2}\] "
+)
 _WHOLE_END = lazy_re.compile(r"(?:\d ?GB\.?|\d m?s\.?|[)\]!%]|[a-z]{3}\.)\s*$")
 
 
@@ -377,7 +379,7 @@ def _is_clean(message: str) -> bool:
 
 def _is_field(name: str, value: Any) -> bool:
     """Whether a field of ``server_args`` is one: a stray byte may have split its name or stand in its text."""
-    return name.isidentifier() and not name.startswith("_") and (not isinstance(value, str) or _STRAY.search(value) is None)
+    return name.isidentifier() and not is_nameless(name) and (not isinstance(value, str) or _STRAY.search(value) is None)
 
 
 def known_alone(message: str) -> bool:

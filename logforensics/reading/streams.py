@@ -46,6 +46,12 @@ class Layered:
         """At most ``size`` bytes, none at the end; in small steps, since a step that finds the data cut short gives nothing."""
         return self._reader.read(min(size, _STEP))
 
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill the buffer as far as one read goes, for what unpacks the bytes once more."""
+        block = self.read(len(buffer))
+        buffer[: len(block)] = block
+        return len(block)
+
     def tell(self) -> int:
         """Bytes taken from the stream beneath, or read so far where that cannot tell."""
         counting: Any = self._beneath if hasattr(self._beneath, "tell") else self._reader
@@ -62,7 +68,8 @@ def read_errors() -> tuple[type[Exception], ...]:
     """What reading a broken stream raises, whichever library read it."""
     import lzma
 
-    found: list[type[Exception]] = [OSError, EOFError, zlib.error, lzma.LZMAError]
+    # zipfile raises RuntimeError for an encrypted member and one packed in a way it does not know
+    found: list[type[Exception]] = [OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError]
     for module, name in (("isal.isal_zlib", "error"), ("zstandard", "ZstdError")):
         if module in sys.modules:  # not imported: it cannot have raised
             found.append(getattr(sys.modules[module], name))

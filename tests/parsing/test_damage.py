@@ -144,6 +144,7 @@ REMAINS = {
     "a label with half of its brackets": DECODE.replace(", cuda graph", ", gen throughput (tokcuda graph"),
     "a label of the other kind": DECODE.replace("cuda graph: True", "input throughput (token/s): 900.00"),
     "a bracket without its beginning": "6-02-18 14:01:00] The server is fired up and ready to roll!",
+    "a bracket of which the last digits are left": "00] The server is fired up and ready to roll!",
     "a bracket with a hole": "[2026-02-18 14:\x00\x00 TP0] The server is fired up and ready to roll!",
     "a hole in the message": BEGUN + "Load weight begin. avail\x00 mem=93.43 GB",
 }
@@ -182,6 +183,13 @@ def test_a_stray_byte_makes_server_args_incomplete_without_its_field() -> None:
     launches = _parse(("\n".join([args, *LINES]) + "\n").encode()).frames["launches"]
 
     assert launches.select("server_args", "complete").rows() == [('{"model_path": "/m", "tp_size": 2}', False)]
+
+
+def test_a_record_of_a_million_fields_takes_time_in_proportion() -> None:
+    """Each piece between commas once asked whether a bracket closes somewhere behind it, which took hours here."""
+    line = BEGUN + "Decode batch, " + "#running-req: 5, " * 1_000_000
+
+    assert _rows(_parse(("\n".join([*LINES, line]) + "\n").encode())) == WHOLE
 
 
 def test_a_small_log_with_a_block_of_nul_bytes_is_not_taken_for_utf_16() -> None:
