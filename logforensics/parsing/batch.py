@@ -32,7 +32,6 @@ _LABEL = lazy_re.compile(r"(?:mixed )?#?[A-Za-z][\w .+/()-]{0,60}", re.ASCII)
 _WHOLE_VALUE = lazy_re.compile(r": (?:True|False|-?\d+\.\d\d%?)$")
 _EXTRA_VALUE = r"[^ ,\[\]](?:[^,\[\]]{0,38}[^ ,\[\]])?"  # what an unknown label may have: a number, a word or a few
 _UNKNOWN_VALUE = lazy_re.compile(_EXTRA_VALUE + r"(?: \[[-\d., ]+\])?")
-_OUTSIDE_BRACKETS = lazy_re.compile(r", (?![^\[]*\])")
 _MAX_SHAPES = 24
 _RANK_COLUMNS = ("tp", "dp", "pp", "ep")
 _BOOLEANS = {"True": True, "False": False}
@@ -65,6 +64,27 @@ def labels(kind: str) -> Labels:
     return Labels(table["labels"], {c.name: c.dtype for c in FRAMES[kind]}, frozenset(table["essential"]))
 
 
+def is_torn(label: str, kind: str) -> bool:
+    """Whether an unknown label is made of pieces of known ones, as lost, overwritten or foreign bytes leave them: ``gecuda graph``, ``ken``."""
+    if label.count("(") != label.count(")") or label in _of_the_other_kind(kind):
+        return True
+    for known in labels(kind).columns:
+        before, found, after = label.partition(known)
+        if found and " " in known and (before[-1:].isalnum() or after[:1].isalnum()):
+            return True
+        if known.endswith(label) and known[: -len(label)][-1:].isalnum():
+            return True
+    return False
+
+
+@cache
+def _of_the_other_kind(kind: str) -> frozenset[str]:
+    """Labels that say that a line is of the other kind."""
+    own, other = (labels(name) for name in (kind, *(name for name in KINDS if name != kind)))
+    telling = {column for column in other.columns.values() if column in other.essential or column.endswith("_throughput")}
+    return frozenset(label for label, column in other.columns.items() if column in telling and label not in own.columns)
+
+
 # ---------------------------------------------------------------------------------------------------------------- one line
 
 
@@ -83,7 +103,7 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
     extra: dict[str, str] = {}
     body = message[head.end() :]
     closed = body.endswith((", ", ","))
-    pieces = _OUTSIDE_BRACKETS.split(body.rstrip(", "))
+    pieces = _outside_brackets(body.rstrip(", "))
     if head["mixed"]:
         pieces.insert(0, head["mixed"])
     for label, text in _labelled(pieces):
@@ -91,7 +111,7 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
             return None
         column = table.columns.get(label)
         if column is None:
-            if _UNKNOWN_VALUE.fullmatch(text) is None:
+            if _UNKNOWN_VALUE.fullmatch(text) is None or is_torn(label, kind):
                 return None
             extra[label] = text
             continue
@@ -106,6 +126,21 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
     if extra:
         row["extra"] = json.dumps(extra, ensure_ascii=False)
     return kind, row
+
+
+def _outside_brackets(body: str) -> list[str]:
+    """The pieces between ", ", except where it stands in square brackets."""
+    pieces = body.split(", ")
+    if "[" not in body:
+        return pieces
+    whole: list[str] = []
+    inside: list[str] = []
+    for piece in pieces:
+        inside.append(piece)
+        if piece.rfind("[") <= piece.rfind("]") and ("]" in piece or len(inside) == 1):
+            whole.append(", ".join(inside))
+            inside = []
+    return whole + inside  # a bracket that nobody closes holds nothing together
 
 
 def _labelled(pieces: Sequence[str]) -> Iterator[tuple[str | None, str]]:
@@ -198,7 +233,7 @@ def _learn(line: str, kind: str) -> Shape | None:
         if column is not None:
             seen.add(column)
         bare = value[: -len(closing)] if closing == "," and place == len(pieces) - 1 else value
-        if column is None and _UNKNOWN_VALUE.fullmatch(bare) is None:
+        if column is None and (_UNKNOWN_VALUE.fullmatch(bare) is None or is_torn(label, kind)):
             return None
         tail = "%" if bare.endswith("%") else ""
         ends = closing if place == len(pieces) - 1 else ""

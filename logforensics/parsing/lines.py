@@ -21,7 +21,7 @@ from logforensics.parsing.packs import load
 from logforensics.parsing.patterns import CutRecord, Packs, Pattern
 from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.router import read_router
-from logforensics.parsing.server_args import read_server_args
+from logforensics.parsing.server_args import is_nameless, read_server_args
 from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
 from logforensics.parsing.unfinished import UnfinishedLaunch
 from logforensics.reading import MARK
@@ -43,7 +43,16 @@ _SGLANG_ALONE = frozenset(
     {"launches", "memory", "kv_pool", "capacity", "host_pool", "host_guard", "retractions", "ready", "watchdog", "overrides"}
 )
 _STAMPED_FRAMES = frozenset({"memory", "kv_pool", "capacity", "host_pool", "retractions"})
+_ANY_TEXT = frozenset({"notices", "errors", "requests", "overrides"})
+_STRAY = lazy_re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f\\ufffd]")
+# what is left of SGLang's bracket when its beginning is missing or a stray byte stands in it
+_BROKEN_BRACKET = lazy_re.compile(
+    r"\[?[0-9A-Z_ .:\x00-\x1f\ufffd-]{0,60}(?:[0-9]:[0-9]{1,2}|[A-Z]P[0-9]{1,4})[^\[\]]{0,20}\] |[0-9]{1,2}\] "
+)
 _WHOLE_END = lazy_re.compile(r"(?:\d ?GB\.?|\d m?s\.?|[)\]!%]|[a-z]{3}\.)\s*$")
+
+
+NO_PREFIX = Prefix(None, NO_RANKS, 0, own=False)
 
 
 @record(frozen=True)
@@ -187,17 +196,22 @@ class LineReader:
             outcome = self._record(number, prefix, message, cut=cut) or self._matched(number, prefix, message, cut=cut)
             if outcome is not None:
                 return outcome
-        torn = (cut and not self._ending) or self._is_remains(prefix, message)
+        torn = (cut and not self._ending) or self._is_remains(prefix, message) or "% Completed |" in message
         return self._notice(number, prefix, message, outcome="damaged" if torn else "unknown")
 
     def _bars(self, number: int, piece: str, bars: list[re.Match[str]]) -> Outcome:
+        prefix = read_prefix(piece)
+        damaged = prefix.own  # bars are no records of a logger: the bracket is another record's beginning
         for bar in bars:
-            self._emit("load_progress", number, read_prefix(piece), progress.read_bar(bar))
+            glued = progress.is_glued(bar)
+            if glued or progress.is_whole(bar):
+                self._emit("load_progress", number, NO_PREFIX if prefix.own else prefix, progress.read_bar(bar))
+            damaged |= glued or not progress.is_whole(bar)
         self.tally.sglang |= "shards" in piece
         rest = piece[bars[-1].end() :].strip()
         if rest and any(mark in rest for mark in ("] ", ": ")):
             self._piece(number, rest, known=True, cut=False)
-        return "parsed"
+        return "damaged" if damaged else "parsed"
 
     def _record(self, number: int, prefix: Prefix, message: str, *, cut: bool) -> Outcome | None:
         """Batch lines that fell out of the fast path, server_args, and tracebacks."""
@@ -232,6 +246,9 @@ class LineReader:
         from logforensics.sglang.flags import fingerprint
 
         self.tally.sglang = True
+        whole = {name: value for name, value in fields.items() if _is_field(name, value)}
+        complete &= len(whole) == len(fields)
+        fields = whole
         low, high = fingerprint(fields.keys(), complete=complete)[:2]
         row = {name: fields.get(name) for name in ("model_path", "tp_size", "dp_size", "pp_size", "nnodes", "node_rank")}
         row = {name: value if name == "model_path" or isinstance(value, int) else None for name, value in row.items()}
@@ -259,15 +276,19 @@ class LineReader:
             return "noise"
         if message.startswith(_REQUESTS) and not message.rstrip().endswith((")", "}")):
             return "damaged"
+        if frame not in _ANY_TEXT and _STRAY.search(message):
+            return "damaged"
         if frame in _STAMPED_FRAMES and not pattern.bare and (self._stamped > prefix.own or not _is_clean(message)):
+            return "damaged"
+        if self._stamped and not prefix.end and _BROKEN_BRACKET.match(message):
             return "damaged"
         if frame == "notices":
             self._notice(number, prefix, message, outcome="parsed", **row)
             return "parsed"
         self.tally.sglang |= frame in _SGLANG_ALONE
         self._traces.name_process(message)
-        doubtful = cut and bool(pattern.fields)
-        ends_well = _WHOLE_END.search(message[-16:]) is not None
+        doubtful = cut and bool(pattern.fields or pattern.texts or pattern.regex)
+        ends_well = _WHOLE_END.search(message[-16:]) is not None and all(column in row for column, _, _ in pattern.fields)
         rows = [_completed(frame, number, message, one) for one in pattern.rows(row, message)]
         return worst(self._keep(pattern.event, frame, number, prefix, one, cut=doubtful, ends_well=ends_well) for one in rows)
 
@@ -354,6 +375,11 @@ class LineReader:
 def _is_clean(message: str) -> bool:
     """Whether a record of figures is made of what such records are made of: a stray byte or another record may have taken a label's place."""
     return message.isascii() and message.replace("\t", " ").isprintable() and pieces.is_single(message)
+
+
+def _is_field(name: str, value: Any) -> bool:
+    """Whether a field of ``server_args`` is one: a stray byte may have split its name or stand in its text."""
+    return name.isidentifier() and not is_nameless(name) and (not isinstance(value, str) or _STRAY.search(value) is None)
 
 
 def known_alone(message: str) -> bool:

@@ -70,7 +70,7 @@ class Pattern:
                 return None
             row |= self._named(found, end)
         row |= self._numbers(message, end)
-        row |= self._texts(message)
+        row |= self._texts(message, cut=cut)
         if not self.required <= row.keys() or (cut and self.fields and not any(column in row for column, _, _ in self.fields)):
             raise CutRecord
         return row
@@ -105,13 +105,15 @@ class Pattern:
                 break
         return row
 
-    def _texts(self, message: str) -> dict[str, str]:
+    def _texts(self, message: str, *, cut: bool) -> dict[str, str]:
         row: dict[str, str] = {}
         for column, label, stop in self.texts:
             at = message.find(label)
             if at >= 0:
                 begin = at + len(label)
                 end = message.find(stop, begin) if stop else -1
+                if cut and end < 0:
+                    raise CutRecord
                 row[column] = message[begin : end if end >= 0 else None].strip()
         return row
 
@@ -171,6 +173,9 @@ def _set_to(flag: str, value: str, groups: Mapping[str, Any], message: str) -> s
 
 
 def _typed(value: str, dtype: str | None) -> int | float | str:
-    if dtype in INTEGERS:
-        return int(float(value))
-    return float(value) if dtype == "Float64" else value
+    if dtype not in INTEGERS and dtype != "Float64":
+        return value
+    try:
+        return int(float(value)) if dtype in INTEGERS else float(value)
+    except (ValueError, OverflowError) as error:  # 1.0.02: two numbers that were torn
+        raise CutRecord from error

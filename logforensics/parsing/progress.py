@@ -9,8 +9,10 @@ from logforensics import lazy_re
 
 BAR = lazy_re.compile(
     r"(?P<kind>[A-Za-z][A-Za-z0-9 .,_-]{2,80}?):\s+(?P<percent>\d{1,3})% Completed \| (?P<done>\d+)/(?P<total>\d+) "
-    r"\[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:?]+),\s*(?P<rate>[\d.]+|\?)(?P<unit>it/s|s/it)\]",
+    r"\[(?P<elapsed>[\d:]+)<(?P<remaining>[\d:?]+),\s*(?P<rate>\d+(?:\.\d+)?|\?)(?P<unit>it/s|s/it)\]",
 )
+# where a bar begins; what stands before it belongs to another process's record
+_HEAD = lazy_re.compile(r"(?:Loading|Multi-thread|Capturing|Downloading|Fetching) ")
 _TIME = lazy_re.compile(r"(?:(\d+):)?(\d{1,2}):(\d\d)")
 
 
@@ -20,13 +22,25 @@ def seconds(clock: str) -> float | None:
     return None if found is None else int(found[1] or 0) * 3600.0 + int(found[2]) * 60 + int(found[3])
 
 
+def is_whole(found: re.Match[str]) -> bool:
+    """Whether the beginning of a bar's line is there: a torn one begins in the middle of a word."""
+    return found["kind"].lstrip()[:1].isupper()
+
+
+def is_glued(found: re.Match[str]) -> bool:
+    """Whether something else stands before the bar."""
+    return any(head.start() for head in _HEAD.finditer(found["kind"].lstrip()))
+
+
 def read_bar(found: re.Match[str]) -> dict[str, Any]:
     """Columns of ``load_progress`` from a match of :data:`BAR`; rates are in shards per second."""
     rate = None if found["rate"] == "?" else float(found["rate"])
+    kind = found["kind"].strip()
+    begin = max((head.start() for head in _HEAD.finditer(kind)), default=0)
     if rate is not None and found["unit"] == "s/it":
         rate = 1 / rate if rate > 0 else None
     return {
-        "kind": found["kind"].strip(),
+        "kind": kind[begin:],
         "percent": int(found["percent"]),
         "shards_done": int(found["done"]),
         "shards_total": int(found["total"]),

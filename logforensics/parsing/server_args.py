@@ -44,6 +44,11 @@ def read_server_args(text: str) -> tuple[dict[str, Any], bool] | None:
     return fields, True
 
 
+def is_nameless(name: str) -> bool:
+    """Whether a field was given without a name: in a record of SGLang's, a sign that its text is damaged."""
+    return name[:1] == "_" and name[1:].isdigit()
+
+
 class _Reader:
     """A cursor over a repr."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from logforensics.parsing import tracebacks
 from logforensics.parsing.prefix import read_prefix
-from logforensics.parsing.server_args import read_server_args
+from logforensics.parsing.server_args import is_nameless, read_server_args
 
 _MOST_LINES = 600
 _MOST_CHARS = 100_000
@@ -51,7 +51,7 @@ class UnfinishedLaunch:
             return None
         whole = self._joined()
         found = read_server_args(whole)
-        if found is None or not found[1] or any(name.startswith("_") for name in found[0]):
+        if found is None or not found[1] or any(map(is_nameless, found[0])):
             return None
         return whole
 

@@ -37,8 +37,9 @@ _MOST_READ = 80
 _MOST = 0.6  # of the objects must have the key
 _BORDER = " \t,[]"  # what an array puts around its objects
 _BYTES = r"^\[[0-9, ]*\]$"  # journald gives what is no plain text as numbers
-ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[\]_P^][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0AB]|[78=>])"
-"""Colours, cursor moves, titles and character sets; an escape followed by a letter of the text is a stray byte, not a sequence."""
+ESCAPES = r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[\]_P^][^\x07\x1b]*(?:\x07|\x1b\\)|[()][0AB]|[=>])|^\x1b[78]"
+"""Colours, cursor moves, titles and character sets; an escape followed by a letter of the text is a stray byte, not a sequence; neither is
+one in front of a 7 or 8, which would take a digit out of a number."""
 _ENTITIES = {"&lt;": "<", "&gt;": ">", "&quot;": '"', "&#34;": '"', "&#39;": "'", "&#x27;": "'", "&apos;": "'", "&nbsp;": " ", "&amp;": "&"}
 _ENTITY = lazy_re.compile("|".join(_ENTITIES))
 

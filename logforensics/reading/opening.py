@@ -56,12 +56,19 @@ def _opened(given: str, also: Also | None) -> Iterator[Source]:
         yield standard_input()
         return
     path = Path(given)
-    if path.is_dir():
+    if _is(Path.is_dir, path):
         yield from _of_folder(given, path, also)
-    elif not path.exists() and any(sign in given for sign in "*?["):
+    elif not _is(Path.exists, path) and any(sign in given for sign in "*?["):
         yield from _of_glob(given, also)
     else:
         yield from _of_file(given, path, also)
+
+
+def _is(question: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return question(path)
+    except OSError:  # a name that no file can have, before Python 3.12
+        return False
 
 
 def _of_folder(given: str, folder: Path, also: Also | None) -> Iterator[Source]:
@@ -110,7 +117,7 @@ def _of_file(given: str, path: Path, also: Also | None) -> Iterator[Source]:
             size = os.fstat(stream.fileno()).st_size
     except OSError as error:
         raise InputError(f"{given}: {error.strerror or error}") from error
-    if head.startswith(b"PK\x03\x04"):
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         yield from _of_archive(given, _zip_members(path), also)
     elif _is_tar(head) or (packing_of(head) and _TAR_NAME.search(path.name)):
         yield from _of_archive(given, _tar_members(path), also)

@@ -15,6 +15,7 @@ import weakref
 from bisect import bisect_right
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 STDIN_NAME = "<stdin>"
 CHUNK_BYTES = 8 << 20
+_MOST_PACKINGS = 3  # around each other
 _HELD_LINES = 32  # looked at first for records that are not over at the end of a block
 _MOST_HELD_LINES = 20_000  # and at most
 _MOST_HELD = 64 << 20  # bytes of a record that does not end
@@ -285,6 +287,12 @@ class _PipeReader:
         self._at += len(block)
         return block
 
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill the buffer as far as one read goes; some decompressors ask in this way."""
+        block = self.read(len(buffer))
+        buffer[: len(block)] = block
+        return len(block)
+
     def tell(self) -> int:
         """Bytes read so far."""
         return self._at
@@ -305,12 +313,11 @@ def describe(name: str, path: Path | None, reopen: Callable[[], Readable], size:
     try:
         with _closing(reopen()) as stream:
             head = stream.read(PEEK)
-        if packing := packing_of(head):
-            raw, path = reopen, None
-
-            def reopen() -> Readable:
-                return unpacked(raw(), packing)
-
+        for _ in range(_MOST_PACKINGS):
+            packing = packing_of(head)
+            if packing is None:
+                break
+            path, reopen = None, partial(_unpack, reopen, packing)
             with _closing(reopen()) as stream:
                 head = stream.read(PEEK)
     except read_errors() as error:
@@ -325,6 +332,10 @@ def describe(name: str, path: Path | None, reopen: Callable[[], Readable], size:
         return Layered(Recoded(raw, encoding), raw)
 
     return Source(name, None, **_traits(text), size=size, _open=recode)
+
+
+def _unpack(reopen: Callable[[], Readable], packing: str) -> Readable:
+    return unpacked(reopen(), packing)
 
 
 def _traits(head: bytes) -> dict[str, Any]:

@@ -46,6 +46,12 @@ class Layered:
         """At most ``size`` bytes, none at the end; in small steps, since a step that finds the data cut short gives nothing."""
         return self._reader.read(min(size, _STEP))
 
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill the buffer as far as one read goes, for what unpacks the bytes once more."""
+        block = self.read(len(buffer))
+        buffer[: len(block)] = block
+        return len(block)
+
     def tell(self) -> int:
         """Bytes taken from the stream beneath, or read so far where that cannot tell."""
         counting: Any = self._beneath if hasattr(self._beneath, "tell") else self._reader
@@ -62,7 +68,8 @@ def read_errors() -> tuple[type[Exception], ...]:
     """What reading a broken stream raises, whichever library read it."""
     import lzma
 
-    found: list[type[Exception]] = [OSError, EOFError, zlib.error, lzma.LZMAError]
+    # zipfile raises RuntimeError for an encrypted member and one packed in a way it does not know
+    found: list[type[Exception]] = [OSError, EOFError, RuntimeError, zlib.error, lzma.LZMAError]
     for module, name in (("isal.isal_zlib", "error"), ("zstandard", "ZstdError")):
         if module in sys.modules:  # not imported: it cannot have raised
             found.append(getattr(sys.modules[module], name))
@@ -118,7 +125,7 @@ def encoding_of(name: str, head: bytes) -> str | None:
     if encoding := _UTF16_MARKS.get(head[:2]):
         return encoding
     nul = head.count(0)
-    if nul > len(head) // 3 and 0 not in head[::2][:64]:
+    if nul > len(head) // 3 and nul == head[1::2].count(0):
         return "utf-16-le"
     control = sum(head.count(bytes([c])) for c in (*range(1, 7), *range(14, 27)))
     if nul > max(64, len(head) // 10) or control > max(16, len(head) // 50):

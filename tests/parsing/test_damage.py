@@ -131,6 +131,73 @@ def test_stray_bytes_invent_nothing(strays: list[tuple[int, bytes]]) -> None:
     assert coverage.parsed + coverage.noise + coverage.unknown + coverage.damaged == coverage.lines == data.count(b"\n")
 
 
+# what fuzzing found: each of these lines once gave a row that no process had written, or ended the program
+BAR = "Loading safetensors checkpoint shards:  50% Completed | 32/64 [00:12<00:12,  2.56it/s]"
+DECODE = "[2026-02-18 14:01:00 TP0] Decode batch, #running-req: 5, #token: 3680, token usage: 0.10, cuda graph: True, gen throughput (token/s): 50.00, #queue-req: 0"
+BEGUN = "[2026-02-18 14:00:50 TP0] "
+REMAINS = {
+    "a bar without its beginning": BAR[12:],
+    "a digit behind an escape byte": DECODE.replace("3680", "36\x1b80"),
+    "two numbers in one": BAR.replace("2.56", "2.5.6"),
+    "a label that lost its beginning": DECODE.replace("token usage", "ken"),
+    "labels grown together": DECODE.replace("cuda graph", "gecuda graph"),
+    "a label with half of its brackets": DECODE.replace(", cuda graph", ", gen throughput (tokcuda graph"),
+    "a label of the other kind": DECODE.replace("cuda graph: True", "input throughput (token/s): 900.00"),
+    "a bracket without its beginning": "6-02-18 14:01:00] The server is fired up and ready to roll!",
+    "a bracket of which the last digits are left": "00] The server is fired up and ready to roll!",
+    "a bracket with a hole": "[2026-02-18 14:\x00\x00 TP0] The server is fired up and ready to roll!",
+    "a hole in the message": BEGUN + "Load weight begin. avail\x00 mem=93.43 GB",
+}
+
+
+@pytest.mark.parametrize("damage", REMAINS)
+def test_remains_of_a_record_are_counted_and_give_no_row(damage: str) -> None:
+    found = _parse(("\n".join([*LINES, REMAINS[damage]]) + "\n").encode())
+
+    assert _rows(found) == WHOLE
+    assert found.frames["load_progress"].is_empty()
+    assert [line for _, line, _ in found.coverage.damaged_examples] == [len(LINES) + 1]
+
+
+def test_a_bar_behind_a_torn_bracket_has_neither_its_time_nor_its_rank() -> None:
+    bars = _parse(("\n".join([*LINES, BEGUN + BAR]) + "\n").encode()).frames["load_progress"]
+
+    assert bars.select("time", "tp", "percent").rows() == [(None, None, 50)]
+
+
+def test_a_bar_glued_to_a_torn_one_is_read_alone() -> None:
+    found = _parse(("\n".join([*LINES, BAR[:11] + BAR]) + "\n").encode())
+
+    assert found.frames["load_progress"]["kind"].to_list() == ["Loading safetensors checkpoint shards"]
+    assert found.coverage.damaged == 1
+
+
+def test_the_beginning_of_a_record_that_occurs_once_gives_no_row() -> None:
+    torn = BEGUN + 'Init torch distributed ends. elapsed=4.00 sINFO:     10.0.0.1:1026 - "GET /health HTTP/1.1" 200 OK'
+
+    assert _rows(_parse(("\n".join([*LINES, torn, ", mem usage=0.84 GB"]) + "\n").encode())) == WHOLE
+
+
+def test_a_stray_byte_makes_server_args_incomplete_without_its_field() -> None:
+    args = "[2026-02-18 14:00:00] server_args=ServerArgs(model_path='/m', load_fo\x00rmat='auto', dtype='a\x1auto', tp_size=2)"
+    launches = _parse(("\n".join([args, *LINES]) + "\n").encode()).frames["launches"]
+
+    assert launches.select("server_args", "complete").rows() == [('{"model_path": "/m", "tp_size": 2}', False)]
+
+
+def test_a_record_of_a_million_fields_takes_time_in_proportion() -> None:
+    """Each piece between commas once asked whether a bracket closes somewhere behind it, which took hours here."""
+    line = BEGUN + "Decode batch, " + "#running-req: 5, " * 1_000_000
+
+    assert _rows(_parse(("\n".join([*LINES, line]) + "\n").encode())) == WHOLE
+
+
+def test_a_small_log_with_a_block_of_nul_bytes_is_not_taken_for_utf_16() -> None:
+    data = (LINES[0] + "\n" + LINES[1][:40]).encode() + b"\x00" * 61 + LINES[1].encode() + b"\n"
+
+    assert _parse(data).coverage.lines == 2
+
+
 @pytest.mark.parametrize("end", ["\r\n", "\n"])
 def test_line_ends(end: str) -> None:
     assert _rows(_parse((end.join(LINES) + end).encode())) == WHOLE

@@ -50,6 +50,7 @@ PACKED: dict[str, Callable[[], bytes]] = {
     "two-frames.log.zst": lambda: zstandard.compress(BYTES[:5000]) + zstandard.compress(BYTES[5000:]),
     "server.log.xz": lambda: lzma.compress(BYTES),
     "server.log.bz2": lambda: bz2.compress(BYTES),
+    "twice.log.gz": lambda: gzip.compress(gzip.compress(BYTES)),
     "no-suffix": lambda: gzip.compress(BYTES),
     "run.tar": lambda: _tar("w"),
     "run.tar.gz": lambda: _tar("w:gz"),
@@ -83,14 +84,15 @@ def test_packed_or_recoded_it_is_the_same_log(name: str, tmp_path: Path) -> None
     assert [quoted[parsed.sources[0], line].encode() for line in (1, 130, 131)] == [BYTES.split(b"\n")[n - 1] for n in (1, 130, 131)]
 
 
-@pytest.mark.parametrize("way", ["file", "pipe"])
+@pytest.mark.parametrize("way", ["file", "pipe", "gz in a pipe", "zst in a pipe", "xz in a pipe", "bz2 in a pipe"])
 def test_standard_input(way: str) -> None:
     script = (
         "import logforensics as lf\nparsed = lf.parse('-')\nfor name, frame in sorted(parsed.frames.items()): print(name, frame.height)\n"
         "print(parsed.quote({'<stdin>': [132]}))"
     )
     with FOUNDING.open("rb") as log:
-        feed = {"stdin": log} if way == "file" else {"input": log.read()}
+        packed = PACKED[f"server.log.{way.split(maxsplit=1)[0]}"]() if " in a " in way else BYTES
+        feed = {"stdin": log} if way == "file" else {"input": packed}
         done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, check=True, **feed)  # type: ignore[call-overload]
 
     lines = done.stdout.decode().splitlines()
@@ -119,6 +121,16 @@ def test_a_truncated_gzip_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert 150 <= parsed.frames["launches"].height <= 200
 
 
+def _encrypted() -> bytes:
+    """The archive with the flag of encryption set on its members."""
+    packed = bytearray(_zip())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = -1
+        while (at := packed.find(mark, at + 1)) >= 0:
+            packed[at + place] |= 1
+    return bytes(packed)
+
+
 def _no_log(folder: Path) -> Path:
     (folder / "notes.md").write_text("# nothing\n")
     return folder
@@ -132,6 +144,10 @@ UNUSABLE: dict[str, Callable[[Path], Path | str]] = {
     "binary": lambda folder: _written(folder / "b.log", bytes(range(256)) * 64),
     "cannot be read": lambda folder: _written(folder / "b.log.gz", b"\x1f\x8b" + b"\x00" * 60),
     "holds no log": lambda folder: _written(folder / "b.tar", _tar("w").replace(b"server.log", b"server.bin")),
+    "encrypted": lambda folder: _written(folder / "e.zip", _encrypted()),
+    "method is not supported": lambda folder: _written(folder / "m.zip", _zip().replace(b"\x08\x00", b"\x61\x00")),
+    "zip: holds no log": lambda folder: _written(folder / "none.zip", b"PK\x05\x06" + bytes(18)),
+    "File name too long": lambda folder: folder / ("x" * 300),
     "broken zip": lambda folder: _written(folder / "b.zip", b"PK\x03\x04" + b"\x01" * 99),
 }
 
