@@ -83,7 +83,7 @@ FRAMES: dict[str, tuple[Column, ...]] = {
         ("max_prefill_tokens", _TOKENS, "tokens", "effective limit of a prefill batch"),
         ("max_running_requests", _TOKENS, "requests", "effective limit of running requests"),
         ("context_len", _TOKENS, "tokens", "longest request"),
-        ("avail_gib", _FLOAT, "GiB", "free GPU memory after start"),
+        ("avail_gib", _FLOAT, "GiB", "free GPU memory after start; on a CPU server free host memory"),
     ),
     "host_pool": _columns(
         ("label", _TEXT, "", "which pool: kv, mamba, dsa_indexer, draft, …"),
