@@ -17,6 +17,9 @@ INTEGERS = frozenset({"Int32", "Int64", "UInt64", "UInt16", "UInt32"})
 _LOGGED = lazy_re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR)[: ]\S{1,60}\.py:\d{1,6}: |(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:"
 )  # other loggers' heads
+_BEFORE_LABEL = lazy_re.compile(
+    r"(?:^|[,.;:()\[\]#>-]\s*|\d ?(?:[GM]i?B|m?s|%)?\s+)$"
+)  # the end of a sentence, of another field, or of its figure
 _NUMBER = lazy_re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)(?=$|[ ,;:)\]%]|\.(?:[ ,]|$)|[GM]i?B|m?s\b)")
 
 
@@ -96,7 +99,7 @@ class Pattern:
         row: dict[str, float] = {}
         for column, labels, integer in self.fields:
             for label in labels:
-                at = message.find(label)
+                at = _place_of(label, message)
                 if at < 0 or (number := _NUMBER.match(message, at + len(label))) is None:
                     continue
                 if number.end() == end:
@@ -157,6 +160,18 @@ def compiled(expression: str) -> re.Pattern[str]:
 def dtypes_of(frame: str) -> dict[str, str]:
     """The dtype name of each column of a frame."""
     return {column.name: column.dtype for column in FRAMES[frame]}
+
+
+def _place_of(label: str, message: str) -> int:
+    """Where a label begins; -1 where it does not occur, or only as the end of a longer name: ``peak mem usage=`` is no ``mem usage=``."""
+    at = message.find(label)
+    name = label.lstrip(" #")
+    if not label.endswith(("=", ": ")) or not name[0].isalpha():
+        return at
+    lead = label.count(" ", 0, 1)
+    while at >= 0 and _BEFORE_LABEL.search(message, max(0, at - 8), at + lead) is None:
+        at = message.find(label, at + 1)
+    return at
 
 
 def _set_to(flag: str, value: str, groups: Mapping[str, Any], message: str) -> str | None:
