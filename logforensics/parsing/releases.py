@@ -36,20 +36,20 @@ class Sign:
     lacks: str | None = None
     dated: bool | None = None
 
-    def lines_in(self, frames: Frames) -> dict[Start, int]:
-        """The first line that shows it after each server start."""
+    def may_show(self, frame: pl.DataFrame) -> bool:
+        """Whether it is worth asking a frame."""
+        return self.has is None or frame[self.has].null_count() < frame.height
+
+    def holds(self) -> pl.Expr:
+        """Whether a row shows it."""
         import polars as pl
 
-        frame = frames.get(self.frame)
-        if frame is None or frame.is_empty() or (self.has is not None and frame[self.has].null_count() == frame.height):
-            return {}
         conditions = [_holds(name, value) for name, value in (self.where or {}).items()]
         conditions += [pl.col(self.has).is_not_null()] if self.has else []
         conditions += [pl.col(self.lacks).is_null()] if self.lacks else []
         if self.dated is not None:
             conditions.append((pl.col("time").dt.year() > _NO_DATE) == self.dated)
-        rows = frame.lazy().filter(conditions).group_by("source", "launch").agg(pl.col("line").first()).collect()
-        return {(source, launch): line for source, launch, line in rows.iter_rows()}
+        return pl.all_horizontal(conditions) if len(conditions) > 1 else conditions[0]
 
 
 @record(frozen=True)
@@ -86,11 +86,21 @@ class Evidence:
 
     def add(self, frames: Frames) -> None:
         """Look at more rows, which come after those seen before."""
-        for place, sign in enumerate(signs()):
-            if sign.frame in frames and (found := sign.lines_in(frames)):
-                self._shown[place] = found | self._shown.get(place, {})
+        for name, frame in frames.items():
+            if frame.height and (asked := [place for place, sign in enumerate(signs()) if sign.frame == name and sign.may_show(frame)]):
+                self._ask(frame, asked)
         if "notices" in frames:
             self._printed = _printed(frames["notices"]) | self._printed
+
+    def _ask(self, frame: pl.DataFrame, asked: list[int]) -> None:
+        """Where a frame shows signs first, all of them in one pass."""
+        import polars as pl
+
+        firsts = [pl.col("line").filter(signs()[place].holds()).first().alias(str(place)) for place in asked]
+        for source, launch, *lines in frame.lazy().group_by("source", "launch").agg(firsts).collect().iter_rows():
+            for place, line in zip(asked, lines, strict=True):
+                if line is not None:
+                    self._shown.setdefault(place, {}).setdefault((source, launch), line)
 
     def range(self, launch: Mapping[str, Any] | None = None, *, alone: bool = False) -> ReleaseRange:
         """The releases that fit; all of them where nothing tells.
@@ -140,7 +150,7 @@ class Evidence:
 
 def _first(found: Mapping[Start, int], start: Start | None) -> int | None:
     """The first line after a start; of all lines where no start is given."""
-    return found.get(start) if start is not None else next(iter(found.values()), None)
+    return found.get(start) if start is not None else found[min(found)]
 
 
 def release_range(frames: Frames) -> ReleaseRange:

@@ -24,8 +24,10 @@ def test_lines_of_sglang_are_understood() -> None:
         log = SourceLog(source, examples=10**9)
         for _ in log.pieces():
             pass
-        missed = sum(read_prefix(text).own for _, text in log.tally.unknown_examples)
-        here = log.lines - log.tally.unknown + missed  # what nobody recognised and has no bracket of SGLang's is another program's
+        missed = sum(read_prefix(text).own for _, text in log.assembled.tally.unknown_examples)
+        here = (
+            log.assembled.lines - log.assembled.tally.unknown + missed
+        )  # what nobody recognised and has no bracket of SGLang's is another program's
         shares[path.name] = 1 - missed / max(here, 1)
         own, unknown = own + here, unknown + missed
 
