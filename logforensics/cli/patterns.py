@@ -76,9 +76,11 @@ def audit(package: Package, *, since: Since = None) -> int:
 
 
 def _shown(found: "Audit") -> list["Checked"]:
-    return [item for item in found.checked if item.change != "same" or not item.is_read]
+    return [item for item in found.checked if item.change != "same" or not item.is_read or item.lost]
 
 
 def _state(item: "Checked") -> str:
     change = "" if item.change == "same" else f"{item.change}, "
-    return change + ("recognised" if item.is_read else "NOT RECOGNISED")
+    if not item.is_read:
+        return change + "NOT RECOGNISED"
+    return change + (f"recognised, but for {', '.join(item.lost)}" if item.lost else "recognised")

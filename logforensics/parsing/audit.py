@@ -18,6 +18,7 @@ from logforensics.parsing.templates import Template, read_templates
 from logforensics.progress import each
 from logforensics.reading import open_sources
 from logforensics.records import record
+from logforensics.schema import FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Change = Literal["same", "new", "changed"]
 _STAMP = "[2026-01-01 00:00:00 TP0] "
+_TRACEBACK = ("Traceback (most recent call last):", '  File "/sglang/srt/x.py", line 1, in f')
 _ALL = 10**9
 
 
@@ -38,6 +40,7 @@ class Checked:
         family: which one (``patterns/families.toml``).
         template: the message.
         frame: the frame its example gave a row of; None where nothing read it.
+        lost: the labels of printed figures that no column of that row holds.
         change: ``new`` or ``changed`` against the earlier release, where one was given.
     """
 
@@ -45,6 +48,7 @@ class Checked:
     template: Template
     frame: str | None
     change: Change
+    lost: tuple[str, ...] = ()
 
     @property
     def is_read(self) -> bool:
@@ -63,6 +67,11 @@ class Audit:
     def gaps(self) -> tuple[Checked, ...]:
         """What the packs are meant to read and do not."""
         return tuple(item for item in self.checked if not item.is_read)
+
+    @property
+    def lossy(self) -> tuple[Checked, ...]:
+        """What the packs read without all its figures: a label may have got another name."""
+        return tuple(item for item in self.checked if item.lost)
 
 
 def audit(package: Path, *, since: Path | None = None) -> Audit:
@@ -85,7 +94,8 @@ def audit(package: Path, *, since: Path | None = None) -> Audit:
         change: Change = "same"
         if since is not None and shape not in before:
             change = "changed" if _head(shape) in old_heads else "new"
-        checked.append(Checked(family, template, _batch_frame(template) if family == "batch" else _read_by(template), change))
+        frame, lost = (_batch_frame(template), ()) if family == "batch" else _read_by(template)
+        checked.append(Checked(family, template, frame, change, lost))
     gone = tuple(template for shape, (_, template) in before.items() if shape not in now)
     return Audit(tuple(sorted(checked, key=lambda item: (item.family, item.template.shape))), gone)
 
@@ -106,20 +116,30 @@ def _head(shape: str) -> str:
     return " ".join(re.sub(r"\{[^}]*\}", "{}", shape).split()[:3])
 
 
-def _read_by(template: Template) -> str | None:
-    """The frame that gets a row from an example of the message, in one line as a log holds it."""
+def _read_by(template: Template) -> tuple[str | None, tuple[str, ...]]:
+    """The frame that gets a row from an example of the message as a log holds it, and the labels of the figures that the row lacks."""
     reader = LineReader()
-    reader.feed(1, _STAMP + template.example().split("\n")[0], known=True)
+    first = template.example().split("\n")[0]
+    lines = [*_TRACEBACK, f"ValueError: {first}"] if template.raised else [_STAMP + first]
+    for number, line in enumerate(lines, 1):
+        reader.feed(number, line, known=True)
     reader.close()
-    frames = [name for name, rows in reader.take().items() if rows]
-    return frames[0] if frames and reader.tally.unknown == reader.tally.damaged == 0 else None
+    rows = reader.take()
+    if not rows or reader.tally.unknown or reader.tally.damaged:
+        return None, ()
+    frame = next((name for name in rows if name != "errors"), "errors")
+    if not any(column.unit and column.dtype in ("Float64", "Int64", "Int32") for column in FRAMES[frame]):
+        return frame, ()  # a frame of texts
+    held = {float(value) for row in rows[frame] for value in row[3].values() if isinstance(value, (int, float))}
+    texts = " ".join(value for row in rows[frame] for value in row[3].values() if isinstance(value, str))
+    return frame, tuple(label for label, value in template.figures().items() if float(value) not in held and value not in texts)
 
 
 def _batch_frame(template: Template) -> str | None:
     """The frame of a batch line, if it still has the labels no row can be without; its text is put together in too many places to print one."""
     kind = next(kind for kind, words in batch.WORDS.items() if words in template.shape)
     table = batch.labels(kind)
-    printed = {table.columns.get(label) for label in re.findall(r"(?:, |^|\})(#?[a-z][\w .()/+-]*): (?=\{)", template.shape)}
+    printed = {table.columns.get(label) for label in re.findall(r"(?:[,.)] |^|\})(#?[a-z][\w .()/+-]*): (?=\{)", template.shape)}
     return kind if table.essential <= printed else None
 
 

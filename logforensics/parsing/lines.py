@@ -344,10 +344,9 @@ class LineReader:
             if not prefix.end and self._dump.accept(message):
                 return True
             self._end_dump()
-        if Dump.begins(message):
-            self._dump = Dump(self._next - self._step, prefix, message)
-            return True
-        return False
+        if message[:1] in "Pu":
+            self._dump = Dump.at(self._next - self._step, prefix, message)
+        return self._dump is not None
 
     def _in_bench(self, number: int, message: str, *, cut: bool) -> bool:
         """Take a line of a benchmark's result table, which a client printed into the same terminal."""

@@ -13,6 +13,7 @@ from logforensics.errors import InputError
 from logforensics.evidence import Side, is_side, separate
 from logforensics.parsing.assembler import coverage
 from logforensics.parsing.assembly import complete, with_source
+from logforensics.parsing.releases import Evidence, narrowed
 from logforensics.parsing.source_log import THREADS, SourceLog
 from logforensics.progress import Listener, each, telling
 from logforensics.reading import Source, open_sources
@@ -114,7 +115,7 @@ def _frames(logs: Sequence[SourceLog]) -> dict[str, pl.DataFrame]:
             if frames := pieces.pop(name):
                 gathered[name].append(with_source(log.source.name, frames, log.assembled.launches, newest_first=log.source.newest_first))
             del frames
-    return {name: complete(name, gathered.pop(name)) for name in FRAMES}
+    return narrowed({name: complete(name, gathered.pop(name)) for name in FRAMES})
 
 
 def _with_own(folder: str | os.PathLike[str]) -> Packs:
@@ -135,11 +136,32 @@ def _without_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
+class _Starts:
+    """The server starts of a stream, which come last: only then is it known which releases their lines fit."""
+
+    def __init__(self) -> None:
+        self._rows: list[pl.DataFrame] = []
+        self._evidence = Evidence()
+
+    def add(self, name: str, piece: pl.DataFrame) -> None:
+        """Look at rows of a frame."""
+        self._evidence.add({name: piece})
+        if name == "launches":
+            self._rows.append(piece)
+
+    def rows(self) -> Iterator[tuple[str, pl.DataFrame]]:
+        """All starts, with their ranges."""
+        import polars as pl
+
+        if self._rows:
+            yield "launches", self._evidence.narrow(pl.concat(self._rows))
+
+
 class Stream:
     """Frames piece by piece, for logs whose frames do not fit in memory.
 
     Iterating gives ``(frame name, rows)``: within a source and a frame the rows come in the order of their lines, except that the row of a
-    traceback comes where it ends and the rows of doubtful records come last. Every piece has all columns of its frame.
+    traceback comes where it ends, and the rows of doubtful records and the server starts come last. Every piece has all columns of its frame.
     """
 
     def __init__(
@@ -158,11 +180,16 @@ class Stream:
     def __iter__(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Read the sources, one after the other, once."""
         for log in each(self._logs, [log.source.size for log in self._logs]):
+            starts = _Starts()
             for found in log.pieces():
                 for name, frames in found.items():
                     if frames:
-                        piece = with_source(log.source.name, frames, log.assembled.launches, newest_first=log.source.newest_first)
-                        yield name, complete(name, [piece])
+                        done = [with_source(log.source.name, frames, log.assembled.launches, newest_first=log.source.newest_first)]
+                        piece = complete(name, done)
+                        starts.add(name, piece)
+                        if name != "launches":
+                            yield name, piece
+            yield from starts.rows()
 
     @property
     def sources(self) -> tuple[str, ...]:

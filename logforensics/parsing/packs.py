@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logforensics.errors import PatternError
-from logforensics.parsing.patterns import INTEGERS, KEY, Packs, Pattern, Sample, compiled, dtypes_of
+from logforensics.parsing.patterns import GRAM, INTEGERS, KEY, STRIDE, Packs, Pattern, Sample, compiled, dtypes_of
 from logforensics.schema import FRAMES
 
 if TYPE_CHECKING:
@@ -180,8 +180,17 @@ def combined(patterns: Sequence[Pattern]) -> Packs:
             heads[head[:KEY]].append((head, place))
         for literal in pattern.finds:
             finds[literal].append(place)
+    grams: dict[str, set[str]] = defaultdict(set)
+    for literal in finds:
+        if len(literal) >= GRAM + STRIDE - 1:
+            for at in range(STRIDE):
+                grams[literal[at : at + GRAM]].add(literal)
     return Packs(
-        tuple(patterns), {key: tuple(group) for key, group in heads.items()}, {key: tuple(places) for key, places in finds.items()}
+        tuple(patterns),
+        heads={key: tuple(group) for key, group in heads.items()},
+        finds={key: tuple(places) for key, places in finds.items()},
+        grams={part: tuple(sorted(literals)) for part, literals in grams.items()},
+        short=tuple(literal for literal in finds if len(literal) < GRAM + STRIDE - 1),
     )
 
 

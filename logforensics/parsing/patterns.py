@@ -13,10 +13,16 @@ from logforensics.records import record
 from logforensics.schema import FRAMES
 
 KEY = 4  # letters by which heads are grouped; no head is shorter
+GRAM = 5  # letters of a part by which a literal is found
+STRIDE = 4  # every so many letters a message is looked at
+_LONG = 1200  # letters from which on looking for each literal is as fast
 INTEGERS = frozenset({"Int32", "Int64", "UInt64", "UInt16", "UInt32"})
 _LOGGED = lazy_re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR)[: ]\S{1,60}\.py:\d{1,6}: |(?:DEBUG|INFO|WARNING|ERROR):[\w.]{1,80}:"
 )  # other loggers' heads
+_BEFORE_LABEL = lazy_re.compile(
+    r"(?:^|[,.;:()\[\]#>-]\s*|\d ?(?:[GM]i?B|m?s|%)?\s+)$"
+)  # the end of a sentence, of another field, or of its figure
 _NUMBER = lazy_re.compile(r" ?(-?\d+(?:\.\d+)?(?:e-?\d+)?)(?=$|[ ,;:)\]%]|\.(?:[ ,]|$)|[GM]i?B|m?s\b)")
 
 
@@ -96,7 +102,7 @@ class Pattern:
         row: dict[str, float] = {}
         for column, labels, integer in self.fields:
             for label in labels:
-                at = message.find(label)
+                at = _place_of(label, message)
                 if at < 0 or (number := _NUMBER.match(message, at + len(label))) is None:
                     continue
                 if number.end() == end:
@@ -125,6 +131,8 @@ class Packs:
     patterns: tuple[Pattern, ...]
     heads: Mapping[str, tuple[tuple[str, int], ...]]  # the first letters of a message -> (its beginning, place of the pattern)
     finds: Mapping[str, tuple[int, ...]]  # a literal anywhere in it -> places of the patterns
+    grams: Mapping[str, tuple[str, ...]]  # a part of a literal -> the literals that hold it near their beginning
+    short: tuple[str, ...]  # literals that are too short for that
 
     @property
     def literals(self) -> list[str]:
@@ -140,13 +148,26 @@ class Packs:
         body = message if (logged := _LOGGED.match(message)) is None else message[logged.end() :]
         places = [place for head, place in self.heads.get(body[:KEY], ()) if body.startswith(head)]
         if not heads_only:
-            for literal, found in self.finds.items():
-                if literal in message:
-                    places += found
+            for literal in self._found_in(message):
+                places += self.finds[literal]
         for place in sorted(set(places)) if len(places) > 1 else places:
             if (row := self.patterns[place].read(message, cut=cut)) is not None:
                 return self.patterns[place], row
         return None
+
+    def _found_in(self, message: str) -> list[str]:
+        """The literals of ``finds`` that stand in a message.
+
+        A message is looked at every few characters only: a literal is listed under each of its first parts, so that one of them is met. It
+        takes a tenth of the time that looking for each literal takes; in a long message that is as fast.
+        """
+        if len(message) > _LONG:
+            return [literal for literal in self.finds if literal in message]
+        found = [literal for literal in self.short if literal in message]
+        for at in range(0, len(message) - GRAM + 1, STRIDE):
+            if literals := self.grams.get(message[at : at + GRAM]):
+                found += [literal for literal in literals if literal in message]
+        return found
 
 
 @cache
@@ -159,6 +180,18 @@ def compiled(expression: str) -> re.Pattern[str]:
 def dtypes_of(frame: str) -> dict[str, str]:
     """The dtype name of each column of a frame."""
     return {column.name: column.dtype for column in FRAMES[frame]}
+
+
+def _place_of(label: str, message: str) -> int:
+    """Where a label begins; -1 where it does not occur, or only as the end of a longer name: ``peak mem usage=`` is no ``mem usage=``."""
+    at = message.find(label)
+    name = label.lstrip(" #")
+    if not label.endswith(("=", ": ")) or not name[0].isalpha():
+        return at
+    lead = label.count(" ", 0, 1)
+    while at >= 0 and _BEFORE_LABEL.search(message, max(0, at - 8), at + lead) is None:
+        at = message.find(label, at + 1)
+    return at
 
 
 def _set_to(flag: str, value: str, groups: Mapping[str, Any], message: str) -> str | None:

@@ -1,7 +1,7 @@
 """The messages a Python package can log, read from its source with :mod:`ast`; nothing of it is imported or run.
 
 A message is a sequence of literal texts and holes. A text that is put together in a variable (``msg = f"…"``, then ``msg += f"…"``) is followed
-through its function, every addition taken as if its condition held.
+through its function, every addition taken as if its condition held; where a condition chooses between texts, each is a message.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import warnings
 import zipfile
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,11 @@ from logforensics.errors import InputError
 from logforensics.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical", "exception", "warning_once", "info_once", "warn"})
 _MAX_DEPTH = 12
+_MOST = 24  # messages that one statement may give
 _PERCENT = lazy_re.compile(r"%(?P<spec>[-+ #0]*\d*(?:\.\d+)?[diufgsrxe])|%%")
 # what some values look like that are no plain numbers, by the name of the variable
 _EXAMPLES = {
@@ -30,7 +32,11 @@ _EXAMPLES = {
     "pool_name": "kv",
     "model_path": "/models/x",
     "label": "kv",
+    "graph_backend": "CUDA graph",
+    "obj": "GenerateReqInput(rid='r1')",
+    "out": "{'text': 'x'}",
 }
+_CALLED = lazy_re.compile(r"[\w.]+\((\w+)[,)]")
 
 
 @record(frozen=True)
@@ -40,12 +46,24 @@ class Hole:
     spec: str
     name: str
 
-    def example(self) -> str:
-        """A value as this hole would print it."""
+    @property
+    def is_figure(self) -> bool:
+        """Whether it is printed as a number: what a frame's columns are for."""
+        return self.spec.endswith(("f", "d"))
+
+    def example(self, number: int = 12) -> str:
+        """A value as this hole would print it; ``number`` tells the figures of one message apart."""
         if self.spec.endswith("f"):
             decimals = int("".join(char for char in self.spec.split(".")[-1] if char.isdigit()) or 6)
-            return f"{12.345678:.{decimals}f}"
-        return _EXAMPLES.get(self.name.rpartition(".")[2], "7")
+            return f"{number + 0.345678:.{decimals}f}"
+        if self.spec.endswith("d"):
+            return str(number)
+        called = _CALLED.match(self.name)  # a value that a function cuts for the log
+        name = (called[1] if called else self.name).partition("[")[0]
+        return _EXAMPLES.get(name.rpartition(".")[2], "7")
+
+
+_Parts = list["str | Hole"]
 
 
 @record(frozen=True)
@@ -55,6 +73,7 @@ class Template:
     parts: tuple[str | Hole, ...]
     where: str
     line: int
+    raised: bool = False  # the text of an exception, which a log shows at the end of a traceback
 
     @property
     def shape(self) -> str:
@@ -62,8 +81,21 @@ class Template:
         return "".join(part if isinstance(part, str) else f"{{{':' + part.spec if part.spec else ''}}}" for part in self.parts)
 
     def example(self) -> str:
-        """A message as it may be printed."""
-        return "".join(part if isinstance(part, str) else part.example() for part in self.parts)
+        """A message as it may be printed, each hole with a figure of its own."""
+        return "".join(self.values())
+
+    def figures(self) -> dict[str, str]:
+        """The figures of the example by the label before each: its last words."""
+        values, found, before = self.values(), {}, ""
+        for part, value in zip(self.parts, values, strict=True):
+            if isinstance(part, Hole) and part.is_figure:
+                found[before.rsplit(",", 1)[-1].strip()[-40:] or part.name] = value
+            before = value
+        return found
+
+    def values(self) -> list[str]:
+        """The parts of the example."""
+        return [part if isinstance(part, str) else part.example(12 + place) for place, part in enumerate(self.parts)]
 
 
 def read_templates(package: Path, fragments: Collection[str] = ()) -> list[Template]:
@@ -117,10 +149,9 @@ def _of_module(tree: ast.Module, name: str) -> Iterator[Template]:
         texts = _Texts(scope)
         for node in _own_nodes(scope):
             message = _message_of(node)
-            if message is not None and (parts := texts.parts(message)):
-                if _is_formatted(node):
-                    parts = [part for text in parts for part in (_of_percent(text) if isinstance(text, str) else [text])]
-                yield Template(tuple(_merged(parts)), name, node.lineno)
+            for parts in texts.alternatives(message) if message is not None else []:
+                filled = [part for text in parts for part in (_of_percent(text) if isinstance(text, str) else [text])]
+                yield Template(tuple(_merged(filled if _is_formatted(node) else parts)), name, node.lineno, isinstance(node, ast.Raise))
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.Call | ast.Raise]:
@@ -151,45 +182,71 @@ def _message_of(node: ast.Call | ast.Raise) -> ast.expr | None:
     return node.args[0] if name == "print" else None
 
 
+@record(frozen=True)
+class _Said:
+    """One text that a variable gets, with what is added to it; ``column`` is the indentation of the assignment."""
+
+    column: int
+    values: list[ast.expr]
+
+
 class _Texts:
     """What is known of the texts in one function."""
 
     def __init__(self, scope: ast.AST) -> None:
-        self._said: dict[str, list[ast.expr]] = {}
+        self._said: dict[str, list[_Said]] = {}
         assignments = [node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AugAssign))]
         for node in sorted(assignments, key=lambda node: node.lineno):
             target = node.target if isinstance(node, ast.AugAssign) else node.targets[0]
             if isinstance(target, ast.Name):
-                self._said.setdefault(target.id, []).append(node.value)
+                self._learn(target.id, node)
 
-    def parts(self, node: ast.expr, depth: int = 0) -> list[str | Hole]:
-        """The parts of a text expression; a single hole where it cannot be followed."""
+    def _learn(self, name: str, node: ast.Assign | ast.AugAssign) -> None:
+        """An assignment begins another text; an addition belongs to the latest one, and to those of deeper branches before it."""
+        said = self._said.setdefault(name, [])
+        if isinstance(node, ast.Assign) or not said:
+            said.append(_Said(node.col_offset, [node.value]))
+            return
+        for text in said:
+            if text is said[-1] or text.column > node.col_offset:
+                text.values.append(node.value)
+
+    def alternatives(self, node: ast.expr, depth: int = 0) -> list[_Parts]:
+        """The parts of a text expression, for each way its conditions may go; a single hole where it cannot be followed."""
         if isinstance(node, ast.Constant):
-            return [str(node.value)] if isinstance(node.value, str) else [Hole("", "")]
+            return [[str(node.value)] if isinstance(node.value, str) else [Hole("", "")]]
         if isinstance(node, ast.JoinedStr):
-            return [part for value in node.values for part in self._of_fstring(value, depth)]
+            return _joined(self._of_fstring(value, depth) for value in node.values)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return [*self.parts(node.left, depth), *self.parts(node.right, depth)]
+            return _joined(self.alternatives(side, depth) for side in (node.left, node.right))
         if isinstance(node, ast.IfExp):
-            return self.parts(node.body, depth)
+            return [*self.alternatives(node.body, depth), *self.alternatives(node.orelse, depth)][:_MOST]
         if isinstance(node, ast.Name) and depth < _MAX_DEPTH and self._is_text(node.id):
-            return [part for value in self._said[node.id] for part in self.parts(value, depth + 1)]
-        return [Hole("", ast.unparse(node)[:80])]
+            said = [_joined(self.alternatives(value, depth + 1) for value in text.values) for text in self._said[node.id]]
+            return [parts for texts in said for parts in texts][:_MOST]
+        return [[Hole("", ast.unparse(node)[:80])]]
 
-    def _of_fstring(self, value: ast.expr, depth: int) -> list[str | Hole]:
+    def _of_fstring(self, value: ast.expr, depth: int) -> list[_Parts]:
         if not isinstance(value, ast.FormattedValue):
-            return self.parts(value, depth)
+            return self.alternatives(value, depth)
         given = value.format_spec.values if isinstance(value.format_spec, ast.JoinedStr) else []
         spec = "".join(str(part.value) for part in given if isinstance(part, ast.Constant))
-        if not spec and isinstance(value.value, ast.Name) and depth < _MAX_DEPTH and self._is_text(value.value.id):
-            return self.parts(value.value, depth + 1)
-        return [Hole(spec, ast.unparse(value.value)[:80])]
+        inner = value.value
+        if not spec and depth < _MAX_DEPTH and (isinstance(inner, ast.IfExp) or (isinstance(inner, ast.Name) and self._is_text(inner.id))):
+            return self.alternatives(inner, depth + 1)
+        return [[Hole(spec, ast.unparse(inner)[:80])]]
 
     def _is_text(self, name: str) -> bool:
         return any(
-            isinstance(value, (ast.JoinedStr, ast.Constant)) and not isinstance(getattr(value, "value", ""), (int, float))
-            for value in self._said.get(name, [])
+            isinstance(value, (ast.JoinedStr, ast.Constant, ast.IfExp)) and not isinstance(getattr(value, "value", ""), (int, float))
+            for text in self._said.get(name, [])
+            for value in text.values
         )
+
+
+def _joined(pieces: Iterable[list[_Parts]]) -> list[_Parts]:
+    """One after the other, every choice of each with every choice of the others."""
+    return [[part for parts in chosen for part in parts] for chosen in islice(product(*pieces), _MOST)]
 
 
 def _is_formatted(node: ast.Call | ast.Raise) -> bool:

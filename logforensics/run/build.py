@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from logforensics.parsing.releases import release_range
 from logforensics.run import serving
 from logforensics.run.model import (
     Capacity,
@@ -15,6 +16,7 @@ from logforensics.run.model import (
     GuardRefusal,
     HostPool,
     KvPool,
+    Launch,
     Link,
     LoadBar,
     Mark,
@@ -86,10 +88,19 @@ def build_run(log: ParsedLog | Part) -> Run:
         side=part.log.side,
         members=part.members,
         earlier=tuple(start.launch for start in part.earlier),
+        releases=_releases(frames, launches[0] if launches else None),
     )
     run.stages = _stages(run)
     run.notes.extend(notes_of(part, run))
     return run
+
+
+def _releases(frames: Mapping[str, pl.DataFrame], launch: Launch | None) -> tuple[str, str, str]:
+    """What the frame of server starts says; without a start, what the lines tell."""
+    if launch is not None and launch.version_low and launch.version_high and launch.version_basis is not None:
+        return launch.version_low, launch.version_high, launch.version_basis
+    found = release_range(frames)
+    return found.low, found.high, "; ".join(found.reasons)
 
 
 def _rows(frame: pl.DataFrame) -> Iterator[dict[str, Any]]:

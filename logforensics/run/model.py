@@ -79,7 +79,7 @@ class Rank(NamedTuple):
 
 @record(frozen=True)
 class Launch:
-    """One server start: its logged server_args and the releases that print such a set of fields."""
+    """One server start: its logged server_args, the releases that it and the lines after it fit, and what told them."""
 
     mark: Mark
     args: Mapping[str, Any]
@@ -88,6 +88,7 @@ class Launch:
     complete: bool
     number: int
     form: str | None = None
+    version_basis: str | None = None
 
 
 @record(frozen=True)
@@ -616,6 +617,7 @@ class Run:
     side: Side = field(default_factory=Side)  # what files given beside the logs say
     members: tuple[Member, ...] = ()  # its files, the reference of the clocks first
     earlier: tuple[Launch, ...] = ()  # starts of the same server before this one
+    releases: tuple[str, str, str] | None = None  # oldest and newest release that the lines fit, and why; None where no lines were read
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:

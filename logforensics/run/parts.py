@@ -104,6 +104,7 @@ def launches_of(frame: pl.DataFrame) -> tuple[Launch, ...]:
             bool(row["complete"]),
             row["launch"],
             row["form"],
+            row["version_basis"],
         )
         for row in frame.iter_rows(named=True)
     )

@@ -9,6 +9,7 @@ from logforensics.parsing import ParsedLog
 from logforensics.parsing.assembler import Assembler, Pieces, coverage
 from logforensics.parsing.assembly import complete, with_source
 from logforensics.parsing.chunk import read_chunk
+from logforensics.parsing.releases import narrowed
 from logforensics.reading.wrappers import detect, is_stamped
 from logforensics.schema import FRAMES
 
@@ -82,7 +83,7 @@ class GrowingLog:
         """The log so far, as :func:`logforensics.parse` would give it; ``quote`` gives the text of lines."""
         opened: Mapping[str, Source] = {self.name: _Quotes(quote)}  # type: ignore[dict-item]  # only its quote() is used
         return ParsedLog(
-            {name: self.frame(name) for name in FRAMES},
+            narrowed({name: self.frame(name) for name in FRAMES}),
             coverage([(self.name, self._assembled, False)]),
             (self.name,),
             self.is_sglang,

@@ -25,6 +25,15 @@ def load(free, used, name):
     logger.info(msg)
     logger.warning("Allocating %.2f GB host memory for a thing called %s.", free, name)
     raise ValueError(f"Not enough host memory available. Requesting {used:.2f} GB but only have {free:.2f} GB free.")
+def chosen(name, draft, free, sizes, limit):
+    if draft:
+        msg = f"Memory pool end. avail mem={free:.2f} GB, draft"
+        msg += " model"
+    else:
+        msg = f"Memory pool end. avail mem={free:.2f} GB, target"
+    msg += f" {name if sizes else 'none'}"
+    logger.info(msg)
+    logger.info(f"Memory pool end. avail mem={free:.2f} GB, mem reserved={limit:.2f} GB")
 def other(logger):
     log_info_on_rank0(logger, "avail mem= is said in words nobody reads")
 """
@@ -49,6 +58,11 @@ def test_templates_are_read_from_source(wheel: Path) -> None:
         "Allocating {:.2f} GB host memory for a thing called {}.",
         "Not enough host memory available. Requesting {:.2f} GB but only have {:.2f} GB free.",
         "avail mem= is said in words nobody reads",
+        "Memory pool end. avail mem={:.2f} GB, draft model {}",
+        "Memory pool end. avail mem={:.2f} GB, draft model none",
+        "Memory pool end. avail mem={:.2f} GB, target {}",
+        "Memory pool end. avail mem={:.2f} GB, target none",
+        "Memory pool end. avail mem={:.2f} GB, mem reserved={:.2f} GB",
     }
 
 
@@ -63,6 +77,12 @@ def test_an_audit_names_what_nobody_reads_and_what_changed(wheel: Path, tmp_path
     changes = {item.template.shape.split(".")[0]: item.change for item in found.checked if item.change != "same"}
     assert changes == {"Load weight begin": "new", "Load weight end": "changed"}
     assert {template.shape.split(" avail")[0] for template in found.gone} == {"Loading begins.", "Load weight end. type={},"}
+
+
+def test_an_audit_names_the_figures_that_no_column_holds(wheel: Path) -> None:
+    found = audit(wheel)
+
+    assert [(item.template.shape.split(".")[0], item.lost) for item in found.lossy] == [("Memory pool end", ("mem reserved=",))]
 
 
 def test_what_holds_no_sglang_is_refused(tmp_path: Path) -> None:
@@ -105,8 +125,11 @@ def test_the_packs_read_nearly_all_of_a_release(version: str, since: str | None,
     found = audit(releases[version], since=releases.get(since or ""))
 
     assert len(found.checked) > 50
-    # what is left are messages whose words are chosen by conditions, which an example cannot show
-    assert len(found.gaps) <= 4, [item.template.shape for item in found.gaps]
+    assert found.gaps == ()
+    # figures without a column: what speculation adds to a recurrent state, and times and sizes that other lines have, too
+    known = {"GB intermediate_ssm_state_cache size:", "GB intermediate_conv_window_cache size:", "avail mem=", "free memory="}
+    known |= {"s (capture overlap window", "startup overlap total"}
+    assert {label for item in found.lossy for label in item.lost} <= known
     if since:
         assert any(item.change == "new" for item in found.checked)
         assert found.gone

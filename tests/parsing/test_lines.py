@@ -200,6 +200,20 @@ def test_a_py_spy_dump_is_one_notice() -> None:
     assert len(rows["shutdown"]) == 1
 
 
+def test_the_usage_of_argparse_is_one_notice() -> None:
+    rows = read(
+        "usage: sglang serve [-h] --model-path MODEL_PATH",
+        "                    [--config CONFIG] [--disable-cuda-graph]",
+        "                    [--enable-dp-attention]",
+        "sglang serve: error: unrecognized arguments: --hicache-sise 300",
+    )
+
+    (usage,) = rows["notices"]
+    assert (usage["line"], usage["level"], usage["logger"]) == (1, "info", "argparse")
+    assert usage["text"].endswith("[--enable-dp-attention]")
+    assert [row["kind"] for row in rows["errors"]] == ["argparse"]
+
+
 @settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_reader(text: str) -> None:

@@ -83,3 +83,14 @@ def test_a_malformed_pattern_is_refused_with_its_place(table: dict[str, object],
         packs.compile_pattern(table, "memory.toml: pattern 7 (x)")
 
     assert str(caught.value).startswith("memory.toml: pattern 7 (x): ")
+
+
+@pytest.mark.parametrize("literal", ["-rss:", "is dead", "a longer literal"])
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 6, 7, 2000])
+def test_a_literal_is_found_wherever_it_stands(literal: str, length: int) -> None:
+    pattern = packs.compile_pattern({"event": "x", "frame": "ready", "find": literal, "set": {"event": "x"}}, "x.toml: pattern 1 (x)")
+    both = packs.combined([pattern])
+
+    for message in ("." * length + literal, "." * length + literal + "." * length):
+        assert both.match(message, cut=False) == (pattern, {"event": "x"})
+    assert both.match("." * length + literal[:-1], cut=False) is None

@@ -16,7 +16,7 @@ from logforensics import ParsedLog, parse
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 STORIES = ("healthy_single_055", "watchdog_collective_058", "founding_hicache300", "perf_dp_uneven_0512")
 FRAMES = ("launches", "memory", "kv_pool", "capacity", "host_pool", "prefill", "decode", "ready", "watchdog", "retractions")
-PLACED = {"source", "line", "text"}
+PLACED = {"source", "line", "text", "version_basis"}
 
 
 def _lines(story: str) -> list[str]:

@@ -103,7 +103,7 @@ NESTED = [
 
 
 def _story(parsed: ParsedLog) -> dict[str, list[dict[str, object]]]:
-    placed = {"line", "source", "message_line", "line_end"}
+    placed = {"line", "source", "message_line", "line_end", "version_basis"}
     chains = {"frames", "chain"}  # JSON that holds line numbers
     return {name: frame.drop([c for c in frame.columns if c in placed | chains]).to_dicts() for name, frame in parsed.frames.items()}
 
