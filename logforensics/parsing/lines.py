@@ -21,7 +21,7 @@ from logforensics.parsing.packs import load
 from logforensics.parsing.patterns import CutRecord, Packs, Pattern
 from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.router import read_router
-from logforensics.parsing.server_args import is_nameless, read_server_args
+from logforensics.parsing.server_args import read_server_args
 from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
 from logforensics.parsing.unfinished import UnfinishedLaunch
 from logforensics.reading import MARK
@@ -222,7 +222,8 @@ class LineReader:
         if "server_args=" in message and not message.startswith(_REQUESTS):
             found = read_server_args(message)
             if found is not None:
-                return self._launched(number, prefix, *found, form="dict" if "server_args={" in message else "ServerArgs")
+                stray = _STRAY.search(message) is not None
+                return self._launched(number, prefix, *found, stray=stray, form="dict" if "server_args={" in message else "ServerArgs")
         if tracebacks.OPENING in message:
             self._traces.open(number, prefix, message)
             return "parsed"
@@ -242,11 +243,20 @@ class LineReader:
         kind, row = found
         return self._keep(kind, kind, number, prefix, row, cut=cut, ends_well=False)
 
-    def _launched(self, number: int, prefix: Prefix, fields: dict[str, Any], complete: bool, *, form: str) -> Outcome:  # noqa: FBT001
+    def _launched(
+        self,
+        number: int,
+        prefix: Prefix,
+        fields: dict[str, Any],
+        complete: bool,  # noqa: FBT001
+        *,
+        stray: bool,
+        form: str,
+    ) -> Outcome:
         from logforensics.sglang.flags import fingerprint
 
         self.tally.sglang = True
-        whole = {name: value for name, value in fields.items() if _is_field(name, value)}
+        whole = {name: value for name, value in fields.items() if name.isidentifier() and not (stray and _holds_stray(value))}
         complete &= len(whole) == len(fields)
         fields = whole
         low, high = fingerprint(fields.keys(), complete=complete)[:2]
@@ -376,9 +386,9 @@ def _is_clean(message: str) -> bool:
     return message.isascii() and message.replace("\t", " ").isprintable() and pieces.is_single(message)
 
 
-def _is_field(name: str, value: Any) -> bool:
-    """Whether a field of ``server_args`` is one: a stray byte may have split its name or stand in its text."""
-    return name.isidentifier() and not is_nameless(name) and (not isinstance(value, str) or _STRAY.search(value) is None)
+def _holds_stray(value: Any) -> bool:
+    """Whether a stray byte stands in a field's text; a repr shows a control character of the text itself as an escape."""
+    return isinstance(value, str) and _STRAY.search(value) is not None
 
 
 def known_alone(message: str) -> bool:
