@@ -5,6 +5,7 @@ A pattern names its event and frame, the literal it is recognised by, and where 
 ``head``    the message begins with this literal · ``find`` the literal may stand anywhere in the message (lists are alternatives)
 ``fields``  column = label: the number after that label, wherever it stands · ``text`` column = [label, terminator]
 ``regex``   named groups become columns, for what labels cannot say · ``set`` constant columns · ``required`` columns that must be found
+``scale``   column = factor that turns a printed figure of the regex into the column's unit
 ``bulk``    the whole message as an expression of Rust's regex crate, for lines that come by the thousand (see parsing/bulk.py)
 ``bulk_open = true`` the ``bulk`` expression describes only the message's beginning; the message must end with a closing bracket
 ``sets``    one row of `overrides` for each flag = new value: a constant, ``{group}``, empty (unsaid), or ``=``, what stands after the flag
@@ -52,6 +53,7 @@ _KEYS = frozenset(
         "bulk",
         "bulk_open",
         "sets",
+        "scale",
         "sample",
     ]
 ) | {"since", "until", "note", "level"}
@@ -225,6 +227,7 @@ def compile_pattern(raw: Mapping[str, Any], origin: str) -> Pattern:
         texts=tuple((column, label[0], label[1]) for column, label in raw.get("text", {}).items()),
         regex=raw.get("regex"),
         constants=raw.get("set", {}),
+        scale=raw.get("scale", {}),
         required=frozenset(raw.get("required", [])),
         unbroken=raw.get("unbroken", True),
         bare=raw.get("bare", False),

@@ -57,6 +57,7 @@ class Pattern:
     bulk_open: bool
     origin: str
     sets: tuple[tuple[str, str], ...] = ()  # flag, new value: one row for each
+    scale: Mapping[str, float] = field(default_factory=dict)  # what turns a printed figure of the regex into its column's unit
     samples: tuple[Sample, ...] = field(default=(), compare=False)
 
     def read(self, message: str, *, cut: bool) -> dict[str, Any] | None:
@@ -96,7 +97,8 @@ class Pattern:
         if any(found.end(name) == end for name in groups):
             raise CutRecord
         dtypes = dtypes_of(self.frame) if self.frame else {}
-        return {name: _typed(value, dtypes.get(name)) for name, value in groups.items()}
+        row: dict[str, Any] = {name: _typed(value, dtypes.get(name)) for name, value in groups.items()}
+        return row | {name: row[name] * factor for name, factor in self.scale.items() if name in row}
 
     def _numbers(self, message: str, end: int) -> dict[str, float]:
         row: dict[str, float] = {}
