@@ -221,9 +221,11 @@ class LineReader:
                 return outcome
         if "server_args=" in message and not message.startswith(_REQUESTS):
             found = read_server_args(message)
+            if found is not None and _STRAY.search(message):  # a repr spells such characters out
+                whole = {name: value for name, value in found[0].items() if _is_field(name, value)}
+                found = whole, found[1] and len(whole) == len(found[0])
             if found is not None:
-                stray = _STRAY.search(message) is not None
-                return self._launched(number, prefix, *found, stray=stray, form="dict" if "server_args={" in message else "ServerArgs")
+                return self._launched(number, prefix, *found, form="dict" if "server_args={" in message else "ServerArgs")
         if tracebacks.OPENING in message:
             self._traces.open(number, prefix, message)
             return "parsed"
@@ -243,22 +245,10 @@ class LineReader:
         kind, row = found
         return self._keep(kind, kind, number, prefix, row, cut=cut, ends_well=False)
 
-    def _launched(
-        self,
-        number: int,
-        prefix: Prefix,
-        fields: dict[str, Any],
-        complete: bool,  # noqa: FBT001
-        *,
-        stray: bool,
-        form: str,
-    ) -> Outcome:
+    def _launched(self, number: int, prefix: Prefix, fields: dict[str, Any], complete: bool, *, form: str) -> Outcome:  # noqa: FBT001
         from logforensics.sglang.flags import fingerprint
 
         self.tally.sglang = True
-        whole = {name: value for name, value in fields.items() if name.isidentifier() and not (stray and _holds_stray(value))}
-        complete &= len(whole) == len(fields)
-        fields = whole
         low, high = fingerprint(fields.keys(), complete=complete)[:2]
         row = {name: fields.get(name) for name in ("model_path", "tp_size", "dp_size", "pp_size", "nnodes", "node_rank")}
         row = {name: value if name == "model_path" or isinstance(value, int) else None for name, value in row.items()}
@@ -386,9 +376,9 @@ def _is_clean(message: str) -> bool:
     return message.isascii() and message.replace("\t", " ").isprintable() and pieces.is_single(message)
 
 
-def _holds_stray(value: Any) -> bool:
-    """Whether a stray byte stands in a field's text; a repr shows a control character of the text itself as an escape."""
-    return isinstance(value, str) and _STRAY.search(value) is not None
+def _is_field(name: str, value: Any) -> bool:
+    """Whether a field of ``server_args`` is one: a stray byte may have split its name or stand in its text."""
+    return name.isidentifier() and (not isinstance(value, str) or _STRAY.search(value) is None)
 
 
 def known_alone(message: str) -> bool:
