@@ -14,6 +14,8 @@ from typing import Any
 from logforensics.models import names
 from logforensics.models.model import Model, model_from_record
 
+_TELLING = 3  # letters and digits: a shorter name, such as that of a folder, begins many names and means none
+
 
 @cache
 def all_models() -> tuple[Model, ...]:
@@ -71,6 +73,8 @@ def _by_key() -> dict[str, int]:
 
 def _of_shape(candidate: str) -> int | None:
     """The record that has this name when decoration is removed from its own, where only one has."""
+    if len(candidate) < _TELLING:
+        return None
     longer = ((name, place) for name, key, place in _names() if key.startswith(candidate))
     owners = {place for name, place in longer if candidate in names.candidates(name)[1:]}
     return owners.pop() if len(owners) == 1 else None

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import weakref
 from bisect import bisect_right
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 STDIN_NAME = "<stdin>"
 CHUNK_BYTES = 8 << 20
+_PIPE_BYTES = 1 << 18  # what a pipe should hold, and is asked for at once: room for more would be made every time
 _MOST_PACKINGS = 3  # around each other
 _HELD_LINES = 32  # looked at first for records that are not over at the end of a block
 _MOST_HELD_LINES = 20_000  # and at most
@@ -239,6 +240,7 @@ class Pipe:
 
     def __init__(self, stream: Any, name: str, *, owned: bool = False) -> None:
         self._stream = stream
+        _widen(stream)
         self._name = name
         self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the Source
         weakref.finalize(self, self._spool.close)
@@ -269,11 +271,19 @@ class Pipe:
             return block
         parts: list[bytes] = []
         have = 0
-        while have < size and (part := self._stream.read1(size - have)):
+        while have < size and (part := self._stream.read1(min(size - have, _PIPE_BYTES))):
             parts.append(part)
             have += len(part)
             progress.at(self._name, at + have, None)
         return b"".join(parts)
+
+
+def _widen(stream: Any) -> None:
+    """Let a pipe hold more than 64 KiB, where the system can: writer and reader take turns a quarter as often."""
+    import fcntl
+
+    with suppress(OSError, AttributeError, ValueError):  # no pipe, no descriptor, not Linux, or more than the user may have
+        fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 class _PipeReader:

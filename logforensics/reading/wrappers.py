@@ -122,8 +122,13 @@ def _outermost(lines: Sequence[str]) -> Wrapper | None:
     inner = [line for line, place in places if place]
     decisive = len(inner) > 1 and 2 * len(inner) >= len(places)
 
+    # a line that begins with SGLang's bracket, or one like it, has none of the known prefixes and is no envelope
+    others = [line for line in lines if line[:1] != "[" or not line[1:2].isdigit()]
+
     def has_most(fits: Callable[[str], bool], share: float) -> bool:
-        hits = sum(fits(line) and _ROUTER_JSON.search(line) is None for line in lines)
+        if not decisive and len(others) < share * len(lines):
+            return False
+        hits = sum(fits(line) and _ROUTER_JSON.search(line) is None for line in others)
         return hits > 1 and (hits >= share * len(lines) or (decisive and sum(map(fits, inner)) >= _MOST * len(inner)))
 
     for prefix in prefixes.KNOWN[:-1]:
