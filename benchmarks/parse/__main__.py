@@ -156,15 +156,20 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5, help="runs of each program, interleaved (default 5)")
     parser.add_argument("--log-parser", type=Path, help="SGLang's own debug_utils/log_parser.py, unpacked from a wheel")
-    parser.add_argument("--only", choices=PARTS, help="run this part alone and only print it")
+    parser.add_argument("--only", choices=PARTS, help="run this part alone, and write its table alone")
     parser.add_argument("--no-write", action="store_true", help="only print; leave docs/performance.md alone")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         parts = [_run(part, Path(name), options) for part in ([options.only] if options.only else PARTS)]
-    table = "\n\n".join("\n".join(part) for part in parts)
-    print(table)
-    if not options.no_write and not options.only:
-        _write(table, options.size, options.rounds)
+    tables = ["\n".join(part) for part in parts]
+    print("\n\n".join(tables))
+    if not options.no_write:
+        if options.only:
+            about, *known = _known_tables()
+            known[PARTS.index(options.only)] = tables[0]
+        else:
+            about, known = _about(options.size, options.rounds), tables
+        _write([about, *known])
     return 0
 
 
@@ -179,12 +184,27 @@ def _run(part: str, folder: Path, options: argparse.Namespace) -> list[str]:
     return compare_start(folder, options.rounds)
 
 
-def _write(table: str, size: int, rounds: int) -> None:
-    about = f"Python {platform.python_version()}, {os.cpu_count()} cores, logs of {size} MB, medians of {rounds} interleaved runs. Net of `import polars`."
+def _about(size: int, rounds: int) -> str:
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
+    return f"{machine}, logs of {size} MB, medians of {rounds} interleaved runs. Net of `import polars`."
+
+
+def _known_tables() -> list[str]:
+    """What docs/performance.md says of the machine, and its tables, one for each part."""
+    _, _, rest = DOC.read_text(encoding="utf-8").partition(BEGIN)
+    found = rest.partition(END)[0].strip().split("\n\n")
+    if len(found) != 1 + len(PARTS):
+        sys.exit(f"{DOC}: holds no whole table so far: run all parts once")
+    return found
+
+
+def _write(paragraphs: list[str]) -> None:
     text = DOC.read_text(encoding="utf-8") if DOC.is_file() else f"# Performance\n\n{BEGIN}\n{END}\n"
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    DOC.write_text(f"{before}{BEGIN}\n{about}\n\n{table}\n{END}{after}", encoding="utf-8")
+    DOC.write_text(
+        "\n\n".join([f"{before}{BEGIN}", *paragraphs]).replace(f"{BEGIN}\n\n", f"{BEGIN}\n", 1) + f"\n{END}{after}", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
