@@ -15,7 +15,7 @@ EPILOG = options.examples(
 )
 
 Runs = Annotated[
-    list[str], typer.Argument(metavar="LOG", help="Logs of the runs, folders, or patterns in quotes; the first is the baseline.")
+    list[str], typer.Argument(metavar="LOG...", help="Logs of the runs, folders, or patterns in quotes; the first is the baseline.")
 ]
 Baseline = Annotated[
     str | None,

@@ -24,7 +24,7 @@ class Kind(str, Enum):
 
 
 What = Annotated[Kind, typer.Argument(metavar="trace|lnav|openmetrics", help="The form to write.")]
-Logs = Annotated[list[str] | None, typer.Argument(metavar="LOG", help="Log files; - is standard input. lnav needs none.")]
+Logs = Annotated[list[str] | None, typer.Argument(metavar="LOG...", help="Log files; - is standard input. lnav needs none.")]
 
 
 def run(kind: What, log: Logs = None, *, output: options.Output = None, no_progress: options.NoProgress = False) -> int:

@@ -49,7 +49,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 (the form typer asks f
 
 _MACHINE = "SIZE"
 
-Logs = Annotated[list[str], typer.Argument(metavar="LOG", help="Log files, plain or .gz; - is standard input.")]
+Logs = Annotated[list[str], typer.Argument(metavar="LOG...", help="Log files, plain or .gz; - is standard input.")]
 Format = Annotated[OutputFormat, typer.Option("--format", help="Form of the output.")]
 LaunchCommand = Annotated[
     str | None, typer.Option("--launch-command", metavar="TEXT", help="The command that started the server, where the log lacks it.")
