@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from heapq import merge
 from typing import TYPE_CHECKING, Any
 
 from logforensics import lazy_re, progress
@@ -161,7 +162,8 @@ def _joined(answers: Sequence[_Answer]) -> Diagnosis:
     return replace(
         main,
         summary=f"{named[0][1]}: {main.summary}",
-        findings=tuple(_interleaved([_named(answer, name) for answer, name in named])),
+        # by severity; those of one run stay in their order, causes first
+        findings=tuple(merge(*(_named(answer, name) for answer, name in named), key=lambda finding: finding.severity.rank)),
         missing=_wanted(ordered),
         notes=tuple(f"{name}: {note}" for answer, name in named for note in answer.diagnosis.notes),
         parts=tuple(_as_part(answer, name, "" if answer is first else relation(answer.part, first.part)) for answer, name in named),
@@ -177,16 +179,6 @@ def _wanted(answers: Sequence[_Answer]) -> tuple[str, ...]:
 
 def _named(answer: _Answer, name: str) -> list[Finding]:
     return [replace(finding, part=name) for finding in answer.diagnosis.findings]
-
-
-def _interleaved(queues: list[list[Finding]]) -> Iterator[Finding]:
-    """The findings of all runs by severity; those of one run stay in their order, causes first."""
-    heads = [iter(queue) for queue in queues]
-    waiting = [next(head, None) for head in heads]
-    while any(finding is not None for finding in waiting):
-        at = min((place for place, finding in enumerate(waiting) if finding), key=lambda place: waiting[place].severity.rank)  # type: ignore[union-attr]
-        yield waiting[at]  # type: ignore[misc]
-        waiting[at] = next(heads[at], None)
 
 
 def _as_part(answer: _Answer, name: str, how: str) -> DiagnosedPart:

@@ -15,8 +15,6 @@ from typing import Any
 from logforensics.errors import InputError, LogforensicsError
 
 _LEAVE = ("-h", "--help", "--version", "--show-completion", "--install-completion")
-# What typer assumes of these switches anyway; saying it spares every command pydantic, which typer would import to check it.
-_BASE: Mapping[str, Any] = {"help": False, "install_completion": False, "show_completion": False}
 
 
 def path() -> Path:
@@ -32,11 +30,11 @@ def defaults(arguments: Sequence[str], commands: Sequence[str]) -> dict[str, Any
     """
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     if not own or any(argument in _LEAVE for argument in own) or "_LOGFORENSICS_COMPLETE" in os.environ:
-        return {**_BASE, **dict.fromkeys(commands, _BASE)}  # who asks for help or completes a word must get it, whatever the file says
+        return {}  # who asks for help or completes a word must get it, whatever the file says
     place = path()
     table = _read(place)
     shared = {key: _checked(place, key, value) for key, value in table.items() if not isinstance(value, Mapping)}
-    found: dict[str, Any] = {**_BASE, **{command: {**_BASE, **shared} for command in commands}}
+    found: dict[str, Any] = {command: dict(shared) for command in commands}
     for command, entries in table.items():
         if isinstance(entries, Mapping):
             if command not in commands:

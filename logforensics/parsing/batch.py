@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics import lazy_re
 from logforensics.parsing import packs
-from logforensics.parsing.prefix import ranks_of
+from logforensics.parsing.prefix import Ranks, ranks_of
 from logforensics.records import record
 from logforensics.schema import FRAMES
 
@@ -33,7 +33,6 @@ _WHOLE_VALUE = lazy_re.compile(r": (?:True|False|-?\d+\.\d\d%?)$")
 _EXTRA_VALUE = r"[^ ,\[\]](?:[^,\[\]]{0,38}[^ ,\[\]])?"  # what an unknown label may have: a number, a word or a few
 _UNKNOWN_VALUE = lazy_re.compile(_EXTRA_VALUE + r"(?: \[[-\d., ]+\])?")
 _MAX_SHAPES = 24
-_RANK_COLUMNS = ("tp", "dp", "pp", "ep")
 _BOOLEANS = {"True": True, "False": False}
 
 
@@ -333,16 +332,16 @@ def with_ranks(frame: pl.DataFrame) -> pl.DataFrame:
     kinds = pl.col("tags").unique()
     known = sorted(frame.select_seq(kinds.to_physical().alias("code"), kinds.cast(pl.String).alias("name")).iter_rows())
     ranks = [ranks_of(name) for _, name in known]
-    varying = [place for place in range(len(_RANK_COLUMNS)) if len({rank[place] for rank in ranks}) > 1]
+    varying = [place for place in range(len(Ranks._fields)) if len({rank[place] for rank in ranks}) > 1]
     columns: list[pl.Expr | pl.Series] = [
-        pl.lit(number, dtype=pl.UInt16).alias(_RANK_COLUMNS[place])
+        pl.lit(number, dtype=pl.UInt16).alias(Ranks._fields[place])
         for place, number in enumerate(ranks[0])
         if number is not None and place not in varying
     ]
     if varying:
         kind = pl.Series([code for code, _ in known], dtype=pl.UInt32).search_sorted(frame["tags"].to_physical())
         for place in varying:
-            numbers = pl.Series(_RANK_COLUMNS[place], [rank[place] for rank in ranks], dtype=pl.UInt16)
+            numbers = pl.Series(Ranks._fields[place], [rank[place] for rank in ranks], dtype=pl.UInt16)
             columns.append(cut_like(numbers.gather(kind), frame["line"]))
     return frame.select_seq(pl.exclude("tags"), *columns)
 

@@ -19,7 +19,7 @@ from logforensics.parsing.bulk import LEVELS
 from logforensics.parsing.dumps import Dump
 from logforensics.parsing.packs import load
 from logforensics.parsing.patterns import CutRecord, Packs, Pattern
-from logforensics.parsing.prefix import NO_RANKS, Prefix, Ranks, read_prefix
+from logforensics.parsing.prefix import NO_PREFIX, NO_RANKS, Prefix, Ranks, read_prefix
 from logforensics.parsing.router import read_router
 from logforensics.parsing.server_args import read_server_args
 from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
@@ -50,9 +50,6 @@ _BROKEN_BRACKET = lazy_re.compile(
     r"\[?[0-9A-Z_ .:\x00-\x1f\ufffd-]{0,60}(?:[0-9]:[0-9]{1,2}|[A-Z]P[0-9]{1,4})[^\[\]]{0,20}\] |[0-9]{1,2}\] "
 )
 _WHOLE_END = lazy_re.compile(r"(?:\d ?GB\.?|\d m?s\.?|[)\]!%]|[a-z]{3}\.)\s*$")
-
-
-NO_PREFIX = Prefix(None, NO_RANKS, 0, own=False)
 
 
 @record(frozen=True)
@@ -357,7 +354,7 @@ class LineReader:
                 for _, figure in block.figures[before:]:
                     row = {"block": block.line, "title": block.title, "section": figure.section, "name": figure.name}
                     row |= {"unit": figure.unit, "value": figure.value, "text": figure.text}
-                    self._emit("benchmark", number, Prefix(None, NO_RANKS, 0, own=False), row)
+                    self._emit("benchmark", number, NO_PREFIX, row)
                 return bool(message.strip())
         self._bench = block_at(number, message)
         return self._bench is not None

@@ -46,7 +46,7 @@ class Prefix(NamedTuple):
 
 
 NO_RANKS = Ranks()
-_BARE = Prefix(None, NO_RANKS, 0, own=False)
+NO_PREFIX = Prefix(None, NO_RANKS, 0, own=False)
 
 
 @lru_cache(maxsize=4096)
@@ -74,7 +74,7 @@ def time_of(stamp: str) -> datetime | None:
 def read_prefix(line: str) -> Prefix:
     """Time, ranks and message offset of one line, in any of the known forms."""
     if line[:1] != "[" and not line[:4].isdigit():
-        return _BARE
+        return NO_PREFIX
     bracket = line.find("] ", 0, 200)
     return _read(line[: bracket + 2] if bracket >= 0 else line[:200])
 
@@ -89,4 +89,4 @@ def _read(line: str) -> Prefix:
         return Prefix(None, ranks_of(found["tags"] or f"TP{found['rank']}"), found.end(), own=False)
     if found := _OUTER_STAMP.match(line):
         return Prefix(time_of(found["stamp"]), NO_RANKS, found.end(), own=False)
-    return _BARE
+    return NO_PREFIX

@@ -44,7 +44,7 @@ def _means(schedulers: Sequence[tuple[Rank, pl.DataFrame]]) -> pl.DataFrame:
     parts = [lines.with_columns(pl.lit(rank.dp, dtype=pl.Int64).alias("dp_rank")) for rank, lines in schedulers]
     whole = pl.concat(parts, how="diagonal")
     bucket = pl.col("time").dt.epoch("s") // BUCKET_SECONDS
-    place = pl.struct(*place_columns(whole), "tp", "dp", "pp", "ep")
+    place = pl.struct(*place_columns(whole), *Rank._fields)
     return (
         whole.with_columns(bucket.fill_null(0).alias("bucket"))
         .group_by("bucket", "dp_rank", maintain_order=True)

@@ -29,7 +29,7 @@ from logforensics.run.model import (
     StageReached,
     WatchdogEvent,
 )
-from logforensics.run.parts import MERGED, Part, launches_of, parts_of
+from logforensics.run.parts import MERGED, Part, launches_of, parts_of, ranks_in
 from logforensics.run.telling import notes_of
 from logforensics.run.timeline import place_columns
 
@@ -55,7 +55,7 @@ def build_run(log: ParsedLog | Part) -> Run:
         sources=part.log.sources,
         launches=(*(start.launch for start in part.earlier), *launches),
         launch=launches[0] if launches else None,
-        ranks=_ranks(frames),
+        ranks=tuple(sorted(ranks_in(frames), key=_order)),
         ledgers=_ledgers(memory),
         stages={},
         kv_pools=tuple(_kv_pools(frames["kv_pool"])),
@@ -137,14 +137,6 @@ def _ledgers(steps: list[MemoryStep]) -> dict[Rank, GpuLedger]:
 
 def _order(rank: Rank) -> tuple[int, ...]:
     return tuple(-1 if number is None else number for number in (rank.dp, rank.pp, rank.tp, rank.ep))
-
-
-def _ranks(frames: Mapping[str, pl.DataFrame]) -> tuple[Rank, ...]:
-    found: set[Rank] = set()
-    for frame in frames.values():
-        if frame.height:
-            found |= {Rank(*row) for row in frame.select("tp", "dp", "pp", "ep").unique().iter_rows()}
-    return tuple(sorted((rank for rank in found if rank != Rank()), key=_order))
 
 
 def _kv_pools(frame: pl.DataFrame) -> Iterator[KvPool]:

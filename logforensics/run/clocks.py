@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from logforensics import lazy_re
-from logforensics.run.model import Clock, Mark
+from logforensics.run.model import Clock, Mark, Rank
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,7 +32,6 @@ _WATCHDOG = lazy_re.compile(
     r"collective operation timeout: Work\w+\(SeqNum=(\d+), OpType=(\w+).{0,400}?ran for (\d+) milliseconds", re.DOTALL
 )
 _TORCH = lazy_re.compile(r"\[[EWIF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
-_RANKS = ("tp", "dp", "pp", "ep")
 
 Anchors = Mapping[Any, Mark]
 
@@ -74,7 +73,7 @@ def _barriers(file: File) -> dict[Any, Mark]:
 
     stages = _BARRIERS[:1] if (file.args.get("pp_size") or 1) > 1 else _BARRIERS
     parts = [
-        frame.select("line", "time", *_RANKS, stage)
+        frame.select("line", "time", *Rank._fields, stage)
         for frame, stage in (
             (file.frames["memory"], pl.col("stage")),
             (file.frames["kv_pool"], pl.lit("kv_pool").alias("stage")),
@@ -82,7 +81,7 @@ def _barriers(file: File) -> dict[Any, Mark]:
         )
     ]
     events = pl.concat(parts, how="vertical_relaxed").filter(pl.col("stage").is_in(stages) & pl.col("time").is_not_null()).sort("line")
-    counted = events.with_columns(pl.int_range(pl.len()).over("stage", *_RANKS).alias("turn"))
+    counted = events.with_columns(pl.int_range(pl.len()).over("stage", *Rank._fields).alias("turn"))
     first = counted.sort("time", "line").group_by("stage", "turn", maintain_order=True).first()
     return {(row["stage"], row["turn"]): Mark(file.source, row["line"], row["time"]) for row in first.iter_rows(named=True)}
 

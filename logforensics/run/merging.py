@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from logforensics.run.clocks import clock_of
 from logforensics.run.grouping import File, Work, differences, grouped, is_restart, rank_in_name
 from logforensics.run.model import Launch, Mark, Member, Rank
-from logforensics.run.parts import MERGED, REFERENCE, ROLES, Frames, Part, Start, launches_of, of_start, pd_mode, starts_before
+from logforensics.run.parts import MERGED, REFERENCE, ROLES, Frames, Part, Start, launches_of, of_start, pd_mode, ranks_in, starts_before
 
 if TYPE_CHECKING:
     import polars as pl
 
     from logforensics.parsing import ParsedLog
 
-_RANKS = ("tp", "dp", "pp", "ep")
 _WORK = ("memory", "kv_pool", "capacity", "prefill", "decode")
 _OF_PREFILL, _OF_DECODE = ("bootstrap_req", "inflight_req"), ("prealloc_req", "transfer_req")
 
@@ -37,22 +36,12 @@ def _file(parsed: ParsedLog, source: str) -> File:
     launches = launches_of(whole["launches"])
     frames = whole if len(launches) < 2 else of_start(whole, source, launches[-1].number)
     named = rank_in_name(source)
-    if named is not None and _all_ranks(frames):
+    if named is not None and ranks_in(frames):
         named = None
     if named is not None:
         frames = _with_rank(frames, named)
     work = dict(_work(frames))
-    ranks = frozenset(rank for rank in _all_ranks(frames) if rank != Rank())
-    return File(source, frames, launches, ranks, work, _role(frames, launches), named, parsed.newest_first(source))
-
-
-def _all_ranks(frames: Frames) -> set[Rank]:
-    """Every set of tags in the frames, but for the empty one."""
-    found: set[Rank] = set()
-    for frame in frames.values():
-        if frame.height:
-            found |= {Rank(*row) for row in frame.select(_RANKS).unique().iter_rows()}
-    return found - {Rank()}
+    return File(source, frames, launches, frozenset(ranks_in(frames)), work, _role(frames, launches), named, parsed.newest_first(source))
 
 
 def _with_rank(frames: Frames, number: int) -> dict[str, pl.DataFrame]:
@@ -67,7 +56,7 @@ def _work(frames: Frames) -> Iterator[tuple[Rank, Work]]:
     import polars as pl
 
     parts = [
-        frame.select("source", "line", "time", *_RANKS, pl.lit(name in ("memory", "kv_pool")).alias("starts"))
+        frame.select("source", "line", "time", *Rank._fields, pl.lit(name in ("memory", "kv_pool")).alias("starts"))
         for name, frame in frames.items()
         if name in _WORK and frame.height
     ]
@@ -75,7 +64,7 @@ def _work(frames: Frames) -> Iterator[tuple[Rank, Work]]:
         return
     rows = pl.concat(parts).sort("line")
     for row in (
-        rows.group_by(_RANKS, maintain_order=True)
+        rows.group_by(Rank._fields, maintain_order=True)
         .agg(
             first=pl.struct("source", "line", "time").first(),
             last=pl.struct("source", "line", "time").last(),
@@ -83,7 +72,7 @@ def _work(frames: Frames) -> Iterator[tuple[Rank, Work]]:
         )
         .iter_rows(named=True)
     ):
-        yield Rank(*(row[name] for name in _RANKS)), Work(Mark(**row["first"]), Mark(**row["last"]), row["starts"])
+        yield Rank(*(row[name] for name in Rank._fields)), Work(Mark(**row["first"]), Mark(**row["last"]), row["starts"])
 
 
 def _role(frames: Frames, launches: Sequence[Launch]) -> str:

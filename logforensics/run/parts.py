@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from logforensics.records import record
-from logforensics.run.model import Clock, Launch, Mark, Member
+from logforensics.run.model import Clock, Launch, Mark, Member, Rank
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,6 +21,15 @@ Frames = Mapping[str, "pl.DataFrame"]
 MERGED = "merge_order"  # the column of merged frames that holds a row's place in time
 REFERENCE = Clock(0.0, 0.0, "reference")
 ROLES = ("prefill", "decode", "server", "router")
+
+
+def ranks_in(frames: Frames) -> set[Rank]:
+    """Every set of tags in the frames, but for the empty one."""
+    found: set[Rank] = set()
+    for frame in frames.values():
+        if frame.height:
+            found |= {Rank(*row) for row in frame.select(Rank._fields).unique().iter_rows()}
+    return found - {Rank()}
 
 
 def node_of(args: Mapping[str, Any]) -> int | None:

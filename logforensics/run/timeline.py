@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 FULL_USAGE = 0.95
 ROOMY_USAGE = 0.9
-RANKS = ["tp", "dp", "pp", "ep"]
 _GAP_FACTOR = 5.0
 _GAP_SECONDS = 10.0
 
@@ -35,8 +34,9 @@ def timelines(decode: pl.DataFrame, prefill: pl.DataFrame) -> Iterator[tuple[Ran
     whole = pl.concat(parts, how="diagonal")
     merged = MERGED in whole.columns  # of several files: a rank's lines may go on in another one
     whole = whole.sort(MERGED) if merged else whole.sort("source", "line")
-    for lines in whole.partition_by(*RANKS, maintain_order=True) if merged else whole.partition_by("source", *RANKS, maintain_order=True):
-        yield Rank(*lines.select(RANKS).row(0)), _weighted(lines)
+    keys = Rank._fields if merged else ("source", *Rank._fields)
+    for lines in whole.partition_by(*keys, maintain_order=True):
+        yield Rank(*lines.select(Rank._fields).row(0)), _weighted(lines)
 
 
 def place_columns(frame: pl.DataFrame) -> list[pl.Expr]:
