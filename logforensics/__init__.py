@@ -62,7 +62,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    from logforensics.garbage import without_cycle_collection
+
+    with without_cycle_collection():
+        value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

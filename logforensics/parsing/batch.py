@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logforensics import lazy_re
 from logforensics.parsing import packs
+from logforensics.parsing.inline import column, rows
 from logforensics.parsing.prefix import Ranks, ranks_of
 from logforensics.records import record
 from logforensics.schema import FRAMES
@@ -37,14 +38,13 @@ _BOOLEANS = {"True": True, "False": False}
 
 
 class Field(NamedTuple):
-    """One field of a learned shape: its place after splitting at ", ", the text around the value, and the column it goes to."""
+    """One field of a learned shape: its place after splitting at commas, the text around the value, and the column it goes to."""
 
     place: int
     lead: str
     column: str | None  # None: a label the tables do not know, kept in `extra`
     label: str
     tail: str  # a percent sign
-    closing: str  # what ends the line, on its last field
 
 
 @record(frozen=True)
@@ -205,38 +205,35 @@ class Shape(NamedTuple):
     closing: str
     old_head: bool
 
+    @property
+    def behind(self) -> int:
+        """Place of the piece that no line of this shape has."""
+        return max(field.place for field in self.fields) + (2 if self.closing else 1)
+
 
 def _learn(line: str, kind: str) -> Shape | None:
     old_head = " batch. #" in line
     line = line.replace(" batch. #", " batch, #", 1)
-    pieces = line.split(", ")
+    closing = ", " if line.endswith(", ") else "," if line.endswith(",") else ""
+    pieces = line.removesuffix(closing).split(", ")
     stamp = _STAMP.match(pieces[0])
-    if stamp is None or WORDS[kind] not in pieces[0]:
+    if stamp is None or WORDS[kind] not in pieces[0] or any("," in piece for piece in pieces):
         return None
-    closing = ""
-    if line.endswith(","):
-        closing = ","
-    elif line.endswith(", "):
-        pieces.pop()
-        closing = ", "
     table = labels(kind)
     fields: list[Field] = []
     seen: set[str] = set()
     for place, (label, value) in enumerate(_labelled(pieces[1:]), 1):
         if label is None:
             return None
-        piece = pieces[place]
         column = table.columns.get(label)
         if column in seen:
             continue
         if column is not None:
             seen.add(column)
-        bare = value[: -len(closing)] if closing == "," and place == len(pieces) - 1 else value
-        if column is None and (_UNKNOWN_VALUE.fullmatch(bare) is None or is_torn(label, kind)):
+        if column is None and (_UNKNOWN_VALUE.fullmatch(value) is None or is_torn(label, kind)):
             return None
-        tail = "%" if bare.endswith("%") else ""
-        ends = closing if place == len(pieces) - 1 else ""
-        fields.append(Field(place, piece[: len(piece) - len(value)], column, label, tail, ends))
+        lead = " " + pieces[place][: len(pieces[place]) - len(value)]
+        fields.append(Field(place, lead, column, label, "%" if value.endswith("%") else ""))
     if not table.essential <= seen:
         return None
     date = "[%Y-%m-%d %H:%M:%S" if stamp[1][4:5] == "-" else "[%H:%M:%S"
@@ -247,31 +244,28 @@ def _apply(lines: pl.DataFrame, shape: Shape, kind: str) -> tuple[pl.DataFrame, 
     """Rows that fit ``shape`` as a frame with columns line, time, tags and the values; and the rows that do not, unchanged."""
     import polars as pl
 
-    last = max(field.place for field in shape.fields)
     text = pl.col("line")
     if shape.old_head:
         text = text.str.replace(" batch. #", " batch, #", literal=True)
-    closed = text.str.ends_with(shape.closing) if shape.closing else pl.lit(True)  # noqa: FBT003
-    # splitn keeps what follows the last field in it, where it makes the cast fail; split_exact would drop it
-    pieces = text.str.splitn(", ", last + 1)
-    out = (
-        lines.select_seq("n", closed.alias("closed"), pieces.alias("pieces"))
-        .unnest("pieces")
-        .select_seq(_columns_of(shape, labels(kind).dtypes))
-    )
-    odd = [tag for tag in out["tags"].unique().to_list() if tag is None or not _TAIL.fullmatch(tag)]
+    # at the comma alone: the piece behind the last field shows what closed the line, and whether anything follows
+    pieces = text.str.split_exact(",", shape.behind)
+    out = lines.select_seq("n", pieces.alias("pieces")).unnest("pieces").select_seq(_columns_of(shape, kind))
+    odd = [tag for tag in column(out, pl.col("tags").unique()).to_list() if tag is None or not _TAIL.fullmatch(tag)]
     if not odd and out["closed"].all() and not any(column.null_count() for column in out.iter_columns()):
         out.drop_in_place("closed")
         return out, lines.clear()
     wrong = pl.Series(odd, dtype=pl.String).drop_nulls().implode()
     bad = ~pl.col("closed") | pl.any_horizontal(pl.exclude("line", "extra").is_null()) | pl.col("tags").cast(pl.String).is_in(wrong)
-    unfit = out.select_seq(bad.fill_null(value=True)).to_series()
-    return out.drop("closed").filter(~unfit), lines.filter(unfit)
+    unfit = column(out, bad.fill_null(value=True))
+    return rows(out.drop("closed"), ~unfit), rows(lines, unfit)
 
 
-def _columns_of(shape: Shape, dtypes: Mapping[str, str]) -> list[pl.Expr]:
+@lru_cache(maxsize=4 * _MAX_SHAPES)
+def _columns_of(shape: Shape, kind: str) -> list[pl.Expr]:
     """Expressions over the pieces ``field_0`` … of a line; a null means that the line does not have this shape."""
     import polars as pl
+
+    dtypes = labels(kind).dtypes
 
     first = pl.col("field_0")
     after = first.str.slice(shape.stamp_len)
@@ -285,27 +279,22 @@ def _columns_of(shape: Shape, dtypes: Mapping[str, str]) -> list[pl.Expr]:
     else:
         columns.append(after.cast(pl.Categorical).alias("tags"))
     columns += [_value_of(field, dtypes) for field in shape.fields if field.column]
-    closed = pl.col("closed")
+    closed = pl.col(f"field_{shape.behind}").is_null()
+    if shape.closing:
+        closed &= pl.col(f"field_{shape.behind - 1}").eq_missing(pl.lit(shape.closing[1:]))
     if extra := list({field.label: field for field in shape.fields if field.column is None}.values()):
-        texts = [(_piece_of(field), field) for field in extra]
+        texts = [(pl.col(f"field_{field.place}"), field) for field in extra]
         closed &= pl.all_horizontal(text.str.contains(f"^{re.escape(field.lead)}{_EXTRA_VALUE}$") for text, field in texts)
         values = pl.struct(text.str.strip_prefix(field.lead).alias(field.label) for text, field in texts)
         columns.append(values.struct.json_encode().alias("extra"))
-    return [*columns, closed]
-
-
-def _piece_of(field: Field) -> pl.Expr:
-    import polars as pl
-
-    piece = pl.col(f"field_{field.place}")
-    return piece.str.strip_suffix(field.closing) if field.closing else piece
+    return [*columns, closed.alias("closed")]
 
 
 def _value_of(field: Field, dtypes: Mapping[str, str]) -> pl.Expr:
     import polars as pl
 
     assert field.column is not None  # noqa: S101 - narrowed by the caller
-    bare = _piece_of(field).str.strip_prefix(field.lead)
+    bare = pl.col(f"field_{field.place}").str.strip_prefix(field.lead)
     if field.tail:
         bare = bare.str.strip_suffix(field.tail)
     dtype = dtypes[field.column]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from logforensics.parsing import packs
 from logforensics.parsing.batch import time_of
+from logforensics.parsing.inline import column, rows
 from logforensics.parsing.patterns import Pattern
 from logforensics.parsing.tally import NOTICE_CHARS
 from logforensics.schema import FRAMES
@@ -56,7 +57,7 @@ def read_bulk(lines: pl.DataFrame) -> tuple[dict[str, list[pl.DataFrame]], pl.Da
     for pattern, hit in zip(_patterns(), hits.iter_columns(), strict=True):
         if not hit.any():
             continue
-        records = _single(lines.filter(hit)) if pattern.bulk_open else lines.filter(hit)
+        records = _single(rows(lines, hit)) if pattern.bulk_open else rows(lines, hit)
         if records.is_empty():
             continue
         values = _values(_redraws(records) if redrawn.filter(hit).any() else records, pattern)
@@ -65,7 +66,7 @@ def read_bulk(lines: pl.DataFrame) -> tuple[dict[str, list[pl.DataFrame]], pl.Da
             read.append(values["line"])
     if not read:
         return frames, lines
-    return frames, lines.filter(~pl.col("n").is_in(pl.concat(read).unique().implode()))
+    return frames, rows(lines, ~column(lines, pl.col("n").is_in(pl.concat(read).unique().implode())))
 
 
 def _masks() -> list[pl.Expr]:
@@ -86,12 +87,13 @@ def _single(records: pl.DataFrame) -> pl.DataFrame:
     import polars as pl
 
     line = pl.col("line")
-    whole = records.filter(line.str.ends_with(")") | line.str.ends_with("}"))
-    alone = whole.select_seq(_alone()).to_series()
+    whole = rows(records, column(records, line.str.ends_with(")") | line.str.ends_with("}")))
+    alone = column(whole, _alone())
     if alone.all():
         return whole
     quoting = line.str.contains(_QUOTES_ONLY) & ~line.str.slice(1).str.contains("INFO:  ", literal=True)
-    return pl.concat([whole.filter(alone), whole.filter(~alone).filter(quoting)])
+    others = rows(whole, ~alone)
+    return pl.concat([rows(whole, alone), rows(others, column(others, quoting))])
 
 
 def _alone() -> pl.Expr:
@@ -117,7 +119,7 @@ def _values(records: pl.DataFrame, pattern: Pattern) -> pl.DataFrame:
     values = records.select_seq("n", "line", pl.col("line").str.extract_groups(expression).alias("values")).unnest("values")
     unread = values["message"].is_null()
     if unread.any():
-        values = values.filter(~pl.col("n").is_in(values["n"].filter(unread).unique().implode()))
+        values = rows(values, ~column(values, pl.col("n").is_in(values["n"].filter(unread).unique().implode())))
     return values.select_seq(_columns(pattern, values))
 
 
@@ -155,10 +157,11 @@ def read_notices(lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
     expression = f"{_PREFIX.removesuffix('?')}(?P<message>[^ \r][^\r]{{{_SHORT},}})$"
     values = lines.select_seq("n", "line", _alone().alias("alone"), pl.col("line").str.extract_groups(expression).alias("values"))
-    values = values.unnest("values").filter(pl.col("alone") & pl.col("message").is_not_null())
+    values = values.unnest("values")
+    values = rows(values, values["alone"] & values["message"].is_not_null())
     if values.is_empty():
         return values, lines
-    left = lines.filter(~pl.col("n").is_in(values["n"].implode()))
+    left = rows(lines, ~column(lines, pl.col("n").is_in(values["n"].implode())))
     head = pl.col("message").str.head(_HEAD_CHARS)
     level = head.str.extract(_LEVEL).replace_strict(LEVELS, default="warning").fill_null("info").alias("level")
     found = head.str.extract_groups(_LOGGER).struct

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logforensics.parsing import batch
+from logforensics.parsing.inline import column, rows
 from logforensics.reading import ESCAPES, unwrap
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = ()) -> ChunkResult:
     coloured = b"\x1b" in data
     if wrappers:
         body, tail = (unwrap(_cleaned(part) if coloured else part, wrappers) for part in (body, tail))
-    frames, leftovers, others = _batches(body, coloured=coloured)
-    others, access = _without_access(others)
+    others, access = _without_access(body)  # first, since they are often the most
+    frames, leftovers, others = _batches(others, coloured=coloured)
     if coloured:
         others, more = _without_access(_cleaned(others))
         access += more
@@ -63,23 +64,27 @@ def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = ()) -> ChunkResult:
 
 
 def _copied(lines: pl.DataFrame) -> pl.DataFrame:
-    """The same few lines in memory of their own: they wait for others, and as views they would keep the whole chunk from being reused."""
+    """The same few lines in memory of their own: they wait for others, and as views they would keep the whole chunk from being reused.
+
+    A blank line is no longer null.
+    """
     import polars as pl
 
-    return lines.with_columns(pl.concat_str("line", pl.lit("")))
+    return lines.select_seq("n", pl.concat_str("line", pl.lit(""), ignore_nulls=True))
 
 
 def _batches(lines: pl.DataFrame, *, coloured: bool) -> tuple[dict[str, list[pl.DataFrame]], list[pl.DataFrame], pl.DataFrame]:
     """Frames of the batch lines, the batch lines that could not be read, and the lines that are none."""
     import polars as pl
 
-    is_batch = lines["line"].str.contains(_IN_BATCH_LINES, literal=True).fill_null(value=False)
-    candidates, others = lines.filter(is_batch), lines.filter(~is_batch)
-    decode = candidates["line"].str.contains(batch.WORDS["decode"], literal=True)
+    line = pl.col("line")
+    is_batch = column(lines, line.str.contains(_IN_BATCH_LINES, literal=True).fill_null(value=False))
+    candidates, others = rows(lines, is_batch), rows(lines, ~is_batch)
+    decode = column(candidates, line.str.contains(batch.WORDS["decode"], literal=True))
     frames: dict[str, list[pl.DataFrame]] = {}
     leftovers: list[pl.DataFrame] = []
-    for kind, rows in (("decode", candidates.filter(decode)), ("prefill", candidates.filter(~decode))):
-        frames[kind], left = batch.read_many(rows, kind)
+    for kind, found in (("decode", rows(candidates, decode)), ("prefill", rows(candidates, ~decode))):
+        frames[kind], left = batch.read_many(found, kind)
         if coloured and left:
             more, left = batch.read_many(_cleaned(pl.concat(left)), kind)
             frames[kind] += more
@@ -105,11 +110,14 @@ def _split(data: bytes) -> pl.DataFrame:
         "truncate_ragged_lines": True,
         "schema": {"line": pl.String},
         "glob": False,
-        "encoding": "utf8-lossy",
         "row_index_name": "n",
         "row_index_offset": 1,
     }
-    return pl.read_csv(data, **options).rechunk()  # its threads leave eight pieces, each of which every operation would visit
+    try:
+        lines = pl.read_csv(data, **options)
+    except pl.exceptions.ComputeError:  # mending every line costs a third more, and few logs need it
+        lines = pl.read_csv(data, encoding="utf8-lossy", **options)
+    return lines.rechunk()  # its threads leave eight pieces, each of which every operation would visit
 
 
 def _without_access(lines: pl.DataFrame) -> tuple[pl.DataFrame, int]:
@@ -117,11 +125,12 @@ def _without_access(lines: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     import polars as pl
 
     line = pl.col("line")
-    ends = line.str.ends_with('HTTP/1.1" 200 OK')
-    dated = ends & line.str.contains("] INFO:", literal=True) & ~line.str.slice(27).str.contains_any(_RECORD_BEGINS)
-    others = lines.filter(~dated.fill_null(value=False))
-    if others.height * 10 > lines.height:  # releases to 0.3.3, and loggers that leave uvicorn alone
-        bare = ends & line.str.starts_with("INFO:") & ~line.str.slice(5).str.contains_any(_RECORD_BEGINS)
-        others = others.filter(~bare.fill_null(value=False))
-    access = lines.height - others.height
-    return others.with_columns(line.fill_null("")) if others["line"].null_count() else others, access
+    ends = column(lines, line.str.ends_with('HTTP/1.1" 200 OK').fill_null(value=False))
+    odd = rows(lines, ends)
+    dated = line.str.contains("] INFO:", literal=True) & ~line.str.slice(27).str.contains_any(_RECORD_BEGINS)
+    bare = line.str.starts_with("INFO:") & ~line.str.slice(5).str.contains_any(_RECORD_BEGINS)  # to 0.3.3, and where uvicorn is left alone
+    for access in (dated, bare):
+        if not odd.is_empty():
+            odd = rows(odd, ~column(odd, access))
+    others = rows(lines, ~ends)
+    return (others if odd.is_empty() else pl.concat([others, odd])), lines.height - others.height - odd.height

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logforensics.parsing import batch, packs
 from logforensics.parsing.bulk import read_bulk, read_notices
+from logforensics.parsing.inline import column, rows
 from logforensics.parsing.tally import NOTICE_CHARS
 
 if TYPE_CHECKING:
@@ -54,13 +55,15 @@ def read_left(lines: pl.DataFrame, examples: int, own: tuple[str, ...] = ()) -> 
 
     ``own`` are the literals of packs that the user brought.
     """
+    import polars as pl
+
     frames, others = read_bulk(lines)
-    known = others["line"].str.contains(literals(own))
-    candidates = others.filter(~known)
+    known = column(others, pl.col("line").str.contains(literals(own)))
+    candidates = rows(others, ~known)
     notices, plain = read_notices(candidates)
     if notices.height:
         frames["notices"] = [notices]
-    rest = sorted([*_lines(others.filter(known), known=True), *_lines(plain, known=False)])
+    rest = sorted([*_lines(rows(others, known), known=True), *_lines(plain, known=False)])
     read = lines.height - len(rest) - notices.height
     return LeftResult(frames, rest, read, notices.height, _examples(candidates, notices, examples))
 
@@ -73,10 +76,10 @@ def _examples(lines: pl.DataFrame, notices: pl.DataFrame, limit: int) -> list[tu
     return [(number, text[:NOTICE_CHARS]) for number, text in zip(found["n"].to_list(), found["line"].to_list(), strict=True)]
 
 
-def _lines(rows: pl.DataFrame, *, known: bool) -> Iterator[Line]:
+def _lines(found: pl.DataFrame, *, known: bool) -> Iterator[Line]:
     """Rows ``(n, line)`` one by one."""
     # to_list copies the few lines out: views into the chunk would keep all of it in memory
-    for number, text in zip(rows["n"].to_list(), rows["line"].to_list(), strict=True):
+    for number, text in zip(found["n"].to_list(), found["line"].to_list(), strict=True):
         yield Line(number, text or "", known)
 
 

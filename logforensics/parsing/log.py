@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING
 
 from logforensics.errors import InputError
 from logforensics.evidence import Side, is_side, separate
+from logforensics.garbage import without_cycle_collection
 from logforensics.parsing.assembler import coverage
 from logforensics.parsing.assembly import complete, with_source
 from logforensics.parsing.releases import Evidence, narrowed
@@ -89,7 +88,7 @@ def parse(
         InputError: a file is missing, empty, or binary, a folder holds no log, or only files that go beside a log were given.
     """
     packs = _with_own(patterns) if patterns is not None else None
-    with telling(progress):
+    with telling(progress), without_cycle_collection():
         sources, side, beside = separate(open_sources(paths, follow=follow, also=is_side))
         logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads, packs=packs) for source in sources]
         frames = _frames(logs)
@@ -107,10 +106,9 @@ def _frames(logs: Sequence[SourceLog]) -> dict[str, pl.DataFrame]:
     gathered: dict[str, list[pl.DataFrame]] = {name: [] for name in FRAMES}
     for log in each(logs, [log.source.size for log in logs]):
         pieces: dict[str, list[pl.DataFrame]] = {}
-        with _without_cycle_collection():
-            for found in log.pieces():
-                for name, frames in found.items():
-                    pieces.setdefault(name, []).extend(frames)
+        for found in log.pieces():
+            for name, frames in found.items():
+                pieces.setdefault(name, []).extend(frames)
         for name in list(pieces):  # one by one, so that the memory of one is there for the next
             if frames := pieces.pop(name):
                 gathered[name].append(with_source(log.source.name, frames, log.assembled.launches, newest_first=log.source.newest_first))
@@ -122,18 +120,6 @@ def _with_own(folder: str | os.PathLike[str]) -> Packs:
     from logforensics.parsing.own_packs import with_own
 
     return with_own(folder)
-
-
-@contextmanager
-def _without_cycle_collection() -> Iterator[None]:
-    """Rows are many small objects without cycles: looking for cycles among them costs 4 % of a parse and finds nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Starts:
