@@ -1,6 +1,6 @@
 """The lines that are neither batch nor access lines: bulk lines and plain notices to frames, the rest for the line reader.
 
-Several chunks together, since there are few such lines and every polars call has its price.
+Several chunks together, since there are few such lines and every polars call has its price; very few all go to the line reader.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+_FEW = 256  # so many lines are read one by one in the time that polars needs to compile the expressions
 _MARKERS = ("Traceback (most recent call last):", "server_args=", "% Completed |", "Error", "Exception", "Interrupt")
 
 
@@ -57,6 +58,8 @@ def read_left(lines: pl.DataFrame, examples: int, own: tuple[str, ...] = ()) -> 
     """
     import polars as pl
 
+    if lines.height <= _FEW:
+        return LeftResult({}, sorted(_looked_at(lines, own)), read=0, unknown=0, unknown_examples=[])
     frames, others = read_bulk(lines)
     known = column(others, pl.col("line").str.contains(literals(own)))
     candidates = rows(others, ~known)
@@ -83,7 +86,18 @@ def _lines(found: pl.DataFrame, *, known: bool) -> Iterator[Line]:
         yield Line(number, text or "", known)
 
 
+def _looked_at(found: pl.DataFrame, own: tuple[str, ...]) -> Iterator[Line]:
+    """Rows ``(n, line)`` one by one, each with the question whether a literal occurs in it."""
+    worth = _literals(own)
+    for number, text in zip(found["n"].to_list(), found["line"].to_list(), strict=True):
+        yield Line(number, text, any(literal in text for literal in worth))
+
+
+def _literals(own: tuple[str, ...]) -> tuple[str, ...]:
+    return (*own, *packs.load().literals, *batch.WORDS.values(), *_MARKERS)
+
+
 @cache
 def literals(own: tuple[str, ...] = ()) -> str:
     """An expression of the literals that make a line worth a closer look wherever they stand in it (polars keeps it compiled)."""
-    return "|".join(re.escape(literal) for literal in (*own, *packs.load().literals, *batch.WORDS.values(), *_MARKERS))
+    return "|".join(re.escape(literal) for literal in _literals(own))

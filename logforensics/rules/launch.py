@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 
@@ -84,6 +83,8 @@ def instead(release: Release, flag: str, value: str | None) -> list[Recommendati
     known = flags.find_flag(flag)
     if known is not None and flag in known.spellings:
         return _of_another_release(release, flag, known, value)
+    from difflib import get_close_matches
+
     near = get_close_matches(flag, _names(release.high), n=1, cutoff=0.78)
     if near:
         return [
@@ -120,6 +121,8 @@ def _wrong_value(flag: str, value: str | None, detail: str) -> tuple[str, list[R
     """A value that the flag does not take."""
     choices = re.findall(r"'([^']+)'", detail) if value is not None else []
     choices = choices or ([item.strip() for item in detail.split(",")] if value is not None else [])
+    from difflib import get_close_matches
+
     near = get_close_matches(value or "", choices, n=1, cutoff=0.3)
     if near:
         fix = [set_to(flag, near[0], "", f"the nearest of the values it takes: {', '.join(choices[:12])}")]
