@@ -105,9 +105,11 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
     pieces = _outside_brackets(body.rstrip(", "))
     if head["mixed"]:
         pieces.insert(0, head["mixed"])
+    named: set[str] = set()
     for label, text in _labelled(pieces):
-        if label is None:
+        if label is None or label in named:  # no release prints a label twice: the second is another record's
             return None
+        named.add(label)
         column = table.columns.get(label)
         if column is None:
             if _UNKNOWN_VALUE.fullmatch(text) is None or is_torn(label, kind):
@@ -125,6 +127,12 @@ def read_one(message: str, *, cut: bool) -> tuple[str, dict[str, Any]] | None:
     if extra:
         row["extra"] = json.dumps(extra, ensure_ascii=False)
     return kind, row
+
+
+def last_label(message: str) -> str:
+    """The label of a batch record's last value, with the colon."""
+    label, colon, _ = message.rstrip(", ").rpartition(", ")[2].partition(": ")
+    return label + colon
 
 
 def _outside_brackets(body: str) -> list[str]:

@@ -23,12 +23,13 @@ from logforensics.parsing.prefix import NO_PREFIX, NO_RANKS, Prefix, Ranks, read
 from logforensics.parsing.router import read_router
 from logforensics.parsing.server_args import read_server_args
 from logforensics.parsing.tally import EXAMPLES, NOTICE_CHARS, Outcome, Tally, worst
+from logforensics.parsing.torn import Suspect, Suspects, Torn, form, is_exactly
 from logforensics.parsing.unfinished import UnfinishedLaunch
 from logforensics.reading import MARK
 from logforensics.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 Row = tuple[int, datetime | None, Ranks, dict[str, Any]]  # line, time, ranks, the frame's own columns
 
@@ -49,6 +50,7 @@ _STRAY = lazy_re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f\\ufffd]")
 _BROKEN_BRACKET = lazy_re.compile(
     r"\[?[0-9A-Z_ .:\x00-\x1f\ufffd-]{0,60}(?:[0-9]:[0-9]{1,2}|[A-Z]P[0-9]{1,4})[^\[\]]{0,20}\] |[0-9]{1,2}\] "
 )
+_STAMP_END = lazy_re.compile(r":\d\d(?:\.\d{3})?(?: [A-Z]{2,8}\d+)*\] ")  # of a bracket that lost its beginning
 _WHOLE_END = lazy_re.compile(r"(?:\d ?GB\.?|\d m?s\.?|[)\]!%]|[a-z]{3}\.)\s*$")
 
 
@@ -84,8 +86,11 @@ class LineReader:
         self._stamped = stamped
         self._whole: set[tuple[str, frozenset[str]]] = set()
         self._doubtful: list[_Doubtful] = []
+        self._suspects = Suspects(self._packs)
+        self._torn_before: Torn | None = None  # the torn record before this one, on the same line
         self._step = step
         self._next = 1
+        self._recognised = False  # the last record is of a known kind, but not whole
         self._torn = False
         self._ending = False
         self._launch: UnfinishedLaunch | None = None
@@ -125,6 +130,8 @@ class LineReader:
             self._read(number, text if whole is None else MARK, known=True, unterminated=False)
 
     def _read(self, number: int, text: str, *, known: bool, unterminated: bool) -> None:
+        if self._suspects:
+            self._clear(self._suspects.settle(text if number == self._next else None))
         if number != self._next:
             self._traces.pause()  # the lines between were records that a worker has read
             self._torn = False
@@ -146,16 +153,32 @@ class LineReader:
             self.tally.unfinished += unterminated
             self._ending = unterminated
             split = pieces.split(text, unterminated=unterminated or open_end)
-            outcome = worst(self._piece(number, piece.text, known=known, cut=piece.cut) for piece in split.pieces)
+            outcome = worst(self._pieces(number, split.pieces, known=known))
             if split.damaged or open_end:
                 outcome = "damaged"
         self._torn = outcome == "damaged"
         self.tally.count(outcome, number, text)
         self._emit_closed()
 
+    def _pieces(self, number: int, found: Sequence[pieces.Piece], *, known: bool) -> Iterator[Outcome]:
+        for piece in found:
+            doubtful, self._recognised = len(self._doubtful), False
+            outcome = self._piece(number, piece.text, known=known, cut=piece.cut)
+            if piece.cut and outcome == "damaged" and len(self._doubtful) == doubtful:
+                self._torn_before = self._suspects.begun(piece.text, known=self._recognised)
+            yield outcome
+        self._torn_before = None
+
+    def _clear(self, found: Iterable[Suspect]) -> None:
+        for one in found:
+            self.saw(one.kind, one.row)
+            self._emit(one.frame, one.number, one.prefix, one.row)
+
     def close(self) -> None:
         """Finish what is open at the end of a log."""
         self._end_launch()
+        self._clear(self._suspects.settle(None))
+        self._clear(self._suspects.close())
         self._end_dump()
         self._traces.finish()
         self._emit_closed()
@@ -199,16 +222,25 @@ class LineReader:
     def _bars(self, number: int, piece: str, bars: list[re.Match[str]]) -> Outcome:
         prefix = read_prefix(piece)
         damaged = prefix.own  # bars are no records of a logger: the bracket is another record's beginning
+        end = prefix.end
         for bar in bars:
-            glued = progress.is_glued(bar)
-            if glued or progress.is_whole(bar):
-                self._emit("load_progress", number, NO_PREFIX if prefix.own else prefix, progress.read_bar(bar))
-            damaged |= glued or not progress.is_whole(bar)
+            own = progress.is_own(bar, piece[end : bar.start()])
+            if own:
+                self._bar(number, NO_PREFIX if prefix.own else prefix, progress.read_bar(bar))
+            damaged |= not own or progress.is_glued(bar)
+            end = bar.end()
         self.tally.sglang |= "shards" in piece
         rest = piece[bars[-1].end() :].strip()
         if rest and any(mark in rest for mark in ("] ", ": ")):
             self._piece(number, rest, known=True, cut=False)
         return "damaged" if damaged else "parsed"
+
+    def _bar(self, number: int, prefix: Prefix, row: dict[str, Any]) -> None:
+        if self._torn_before is None:
+            self._suspects.learn("load_progress", row["kind"])
+            self._emit("load_progress", number, prefix, row)
+        else:
+            self._suspects.hold(self._torn_before, Suspect("load_progress", "load_progress", number, prefix, row, form(row["kind"])))
 
     def _record(self, number: int, prefix: Prefix, message: str, *, cut: bool) -> Outcome | None:
         """Batch lines that fell out of the fast path, server_args, and tracebacks."""
@@ -236,11 +268,14 @@ class LineReader:
         if head is None:
             return "damaged" if message.startswith(tuple(batch.WORDS.values())) and "#" in message else None
         found = batch.read_one(message[head.start() :], cut=cut)
+        self._recognised = found is None
         if found is None or (self._stamped and not prefix.own):
             return "damaged"
         self.tally.sglang = True
         kind, row = found
-        return self._keep(kind, kind, number, prefix, row, cut=cut, ends_well=False)
+        if "extra" in row and self._torn_before is not None:
+            return "damaged"  # its unknown label may be made of two known ones
+        return self._keep(kind, kind, number, prefix, row, cut=cut, last=batch.last_label(message))
 
     def _launched(self, number: int, prefix: Prefix, fields: dict[str, Any], complete: bool, *, form: str) -> Outcome:  # noqa: FBT001
         from logforensics.sglang.flags import fingerprint
@@ -260,6 +295,7 @@ class LineReader:
             # a prompt may hold any text: only what stands before it counts
             found = self._packs.match(message, cut=cut, heads_only=message.startswith(_REQUESTS))
         except CutRecord:
+            self._recognised = True
             return "damaged"
         outcome = None if found is None else self._fitting(number, prefix, message, *found, cut=cut)
         if not prefix.own and (error := tracebacks.single(number, message)) is not None:
@@ -287,13 +323,32 @@ class LineReader:
         doubtful = cut and bool(pattern.fields or pattern.texts or pattern.regex)
         ends_well = _WHOLE_END.search(message[-16:]) is not None and all(column in row for column, _, _ in pattern.fields)
         rows = [_completed(frame, number, message, one) for one in pattern.rows(row, message)]
-        return worst(self._keep(pattern.event, frame, number, prefix, one, cut=doubtful, ends_well=ends_well) for one in rows)
+        whole = frame in _ANY_TEXT or is_exactly(pattern, message)
+        shape = None if whole else message
+        if not cut and not whole and self._torn_before is None:
+            self._suspects.learn(pattern.event, message)
+        return worst(self._keep(pattern.event, frame, number, prefix, one, cut=doubtful, ends_well=ends_well, shape=shape) for one in rows)
 
-    def _keep(self, kind: str, frame: str, number: int, prefix: Prefix, row: dict[str, Any], *, cut: bool, ends_well: bool) -> Outcome:
-        """Emit a row, or set it aside where its record may have lost its end."""
+    def _keep(
+        self,
+        kind: str,
+        frame: str,
+        number: int,
+        prefix: Prefix,
+        row: dict[str, Any],
+        *,
+        cut: bool,
+        ends_well: bool = False,
+        shape: str | None = None,
+        last: str = "",
+    ) -> Outcome:
+        """Emit a row, or set it aside where its record may have lost its end, or got that of another one."""
         if cut:
             self._doubtful.append(_Doubtful(kind, frame, number, prefix, row, ends_well))
             return "parsed" if ends_well else "damaged"
+        if self._torn_before is not None:
+            self._suspects.hold(self._torn_before, Suspect(kind, frame, number, prefix, row, form(shape) if shape else None, last))
+            return "parsed"
         self.saw(kind, row)
         self._emit(frame, number, prefix, row)
         return "parsed"
@@ -370,7 +425,12 @@ class LineReader:
 
 def _is_clean(message: str) -> bool:
     """Whether a record of figures is made of what such records are made of: a stray byte or another record may have taken a label's place."""
-    return message.isascii() and message.replace("\t", " ").isprintable() and pieces.is_single(message)
+    return (
+        message.isascii()
+        and message.replace("\t", " ").isprintable()
+        and pieces.is_single(message)
+        and ("] " not in message or _STAMP_END.search(message) is None)
+    )
 
 
 def _is_field(name: str, value: Any) -> bool:

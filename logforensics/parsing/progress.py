@@ -22,9 +22,16 @@ def seconds(clock: str) -> float | None:
     return None if found is None else int(found[1] or 0) * 3600.0 + int(found[2]) * 60 + int(found[3])
 
 
-def is_whole(found: re.Match[str]) -> bool:
-    """Whether the beginning of a bar's line is there: a torn one begins in the middle of a word."""
-    return found["kind"].lstrip()[:1].isupper()
+def is_own(found: re.Match[str], before: str) -> bool:
+    """Whether a bar is what one process printed, not made of two torn ones. ``before`` is what stands between it and the bar before it.
+
+    A bar that begins behind something else must begin as the loaders' bars do, and its percentage must be that of its shards.
+    """
+    kind = found["kind"].lstrip()
+    whole = kind[:1].isupper() and (not before.strip() or _HEAD.match(kind) is not None)
+    done, total = int(found["done"]), int(found["total"])
+    consistent = total == 0 or abs(int(found["percent"]) - 100 * done / total) <= 1
+    return consistent and (whole or is_glued(found))
 
 
 def is_glued(found: re.Match[str]) -> bool:

@@ -94,7 +94,7 @@ class Traceback:
             return True
         if text[0] in " \t":
             return True
-        found = EXCEPTION.match(text) or (_ANY_KIND.match(text) if link.frames else None)
+        found = EXCEPTION.match(text) or (_ANY_KIND.match(text) if link.frames and _NOT_A_MESSAGE.match(text) is None else None)
         if found is None:
             return False
         link.kind, link.line = found["kind"], number

@@ -23,10 +23,11 @@ _NEARLY_ALL = 0.9
 _NARROWEST = 20
 _WIDEST = 500
 _MIN_FOLDS = 2
+_LINES_TO_A_FOLD = 64  # in a log with fewer folds they are torn lines
 _TRIMMED = 2  # spaces at the edge that may have been cut off
 # what a line begins with that is no continuation, in the syntax that Python and Rust share
 _HEAD = (
-    r"\r?(?:\s*$|\s\s+[^\s0-9]|\t|[\[<(]?[0-9]{4}-[0-9]{2}-[0-9]{2}|\[[0-9]{2}:[0-9]{2}:[0-9]{2}|\[(?:rank|TP|DP|PP|EP|gpu_id)|(?:INFO|WARN|ERROR|DEBUG|CRITICAL)"
+    r"\r?(?:\s*$|\s\s+[^\s0-9]|\t|[\[<(]*[0-9]{4}-[0-9]{2}-[0-9]{2}|\[[0-9]{2}:[0-9]{2}:[0-9]{2}|\[(?:rank|TP|DP|PP|EP|gpu_id)|(?:INFO|WARN|ERROR|DEBUG|CRITICAL)"
     r"|Loading |Multi-thread |Captur|Traceback |Exception|During handling|The above exception|[A-Za-z_.]+(?:Error|Exception|Interrupt)(?::|$)"
     r"|\s*[0-9]{1,3}%\||\{|Killed|Process [0-9S]|Pyspy|Thread |```)"
 )
@@ -110,9 +111,10 @@ def find(lines: Sequence[str], prefix: str | None = None) -> Fold | None:
     words = [(line, after) for line, after in folds if len(line) + 1 + len(after.split(" ", 1)[0]) > width]
     full = [fold for fold in words if len(fold[0]) >= width - _TRIMMED]
     widest = sum(len(line) == width for line in lines[:-1])
-    if len(full) >= _MIN_FOLDS and len(full) >= max(_NEARLY_ALL * len(words), _MOST * widest) and _go_on(full):
+    enough = max(_MIN_FOLDS, len(lines) / _LINES_TO_A_FOLD)
+    if len(full) >= enough and len(full) >= max(_NEARLY_ALL * len(words), _MOST * widest) and _go_on(full):
         return Fold(width, hard=True, head=head)
-    if len(words) > _MIN_FOLDS and len(words) >= _MOST * len(folds) and _go_on(words):
+    if len(words) > enough and len(words) >= _MOST * len(folds) and _go_on(words):
         return Fold(width, hard=False, head=head)
     return None
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from logforensics import ParsedLog, parse
@@ -76,6 +76,23 @@ def test_a_torn_record_gives_no_row(place: int, data: st.DataObject) -> None:
     assert not _rows(found) - WHOLE
     assert sum((WHOLE - _rows(found)).values()) <= 2
     assert found.coverage.damaged >= 1
+
+
+@quick
+@given(PLACES, st.data())
+def test_two_records_torn_by_each_other_give_no_row_but_their_own(place: int, data: st.DataObject) -> None:
+    one, other = LINES[place : place + 2]
+    at = data.draw(st.integers(min_value=1, max_value=len(one) - 1))
+    there = data.draw(st.integers(min_value=0, max_value=len(other)))
+    bracket = len(STAMP.format(0, 0, 0, 0))
+    assume(max(at, there) > bracket or there == 0)  # brackets that are both cut fit each other's rest
+    torn = [*LINES[:place], one[:at] + other[:there] + one[at:], other[there:], *LINES[place + 2 :]]
+
+    found = _parse(("\n".join(torn) + "\n").encode())
+
+    assert not _rows(found) - WHOLE
+    assert sum((WHOLE - _rows(found)).values()) <= 2
+    assert found.coverage.damaged >= 1 or there == 0
 
 
 @quick
