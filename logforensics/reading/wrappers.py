@@ -29,7 +29,7 @@ _STAMP = lazy_re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=
 _OWN = r"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?=[ \]])"
 _BRACKET = lazy_re.compile(_OWN)
 # what a prefix can stand in front of: SGLang's bracket, or what wraps it further in
-_INNER = lazy_re.compile(_OWN + r"|\{\"|\((?:\S+ )?pid=")
+_INNER = lazy_re.compile(_OWN + r"|\{\"|\((?:[^()\s]{1,100}(?:\([^()]{0,100}\))? )?pid=")
 _ESCAPES = lazy_re.compile(ESCAPES)
 # the router writes JSON itself: its level and module are no wrapper
 _ROUTER_JSON = lazy_re.compile(r'"target" ?: ?"(?:smg|sglang_router|sgl_model_gateway)\w*')
