@@ -55,6 +55,10 @@ class GrowingFile:
         if rest := self._file.read(1):  # written after the last read, before the rename
             self._file.seek(-len(rest), os.SEEK_CUR)
             return True
+        try:
+            new = self._path.open("rb")
+        except FileNotFoundError:
+            return False
         self._file.close()
-        self._file = self._path.open("rb")
+        self._file = new
         return True

@@ -265,8 +265,10 @@ class FileFollower(Follower):
 
     def _new_name(self, old: os.stat_result) -> str:
         """The name that the old file has now, found by its inode; its former name where it is gone."""
-        names = (entry.name for entry in self._path.parent.iterdir() if _is_file(entry, old))
-        found = next(names, None)
+        try:
+            found = next((entry.name for entry in self._path.parent.iterdir() if _is_file(entry, old)), None)
+        except OSError:  # the folder may be entered, but not listed
+            found = None
         return self.name if found is None else str(Path(self.name).with_name(found))
 
 
@@ -314,6 +316,6 @@ def follower(log: str | os.PathLike[str]) -> Follower:
     name = os.fspath(log)
     if name == "-":
         return StreamFollower()
-    if Path(name).is_dir():
+    if os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises where a folder above may not be entered
         raise InputError(f"{name}: is a folder: name the log file in it")
     return FileFollower(name)
