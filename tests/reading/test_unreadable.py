@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +170,47 @@ def test_a_place_that_cannot_be_written(arguments: list[str], folder: Path, caps
 @pytest.mark.parametrize("arguments", [["export", "trace"], ["diagnose", "--format", "html"]])
 def test_a_full_device(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "No space left on device" in _refused(capsys, *arguments, str(folder / "good.log"), "-o", "/dev/full")
+
+
+@pytest.mark.parametrize("fmt", ["parquet", "csv", "json"])
+def test_a_disk_that_is_full_in_the_middle_leaves_nothing(fmt: str, folder: Path) -> None:
+    code = (
+        "import resource, signal, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from logforensics.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    given = ["frames", str(folder / "good.log"), "-o", str(folder / "out"), "--format", fmt]
+    done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr
+    assert "File too large" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (folder / "out").exists()
+
+
+def _followed(log: Path, then: Callable[[], object]) -> int:
+    """How many lines a log has for who follows it while this happens to it."""
+    later = threading.Timer(1.0, then)
+    later.start()
+    lines = logforensics.parse(log, follow=True).coverage.lines
+    later.join()
+    return lines
+
+
+def test_a_followed_file_that_is_cut_replaced_or_deleted(folder: Path) -> None:
+    data, log = LOG.read_bytes() + b"a line without an end", folder / "good.log"
+    lines = data.count(b"\n") + 1
+    changes: dict[str, Callable[[], object]] = {
+        "cut": lambda: log.write_bytes(data[:-40]),
+        "cut and grown past the place": lambda: log.write_bytes(b"[2026-01-01 10:00:00] x\n" + data),
+        "replaced": lambda: (log.rename(folder / "old"), log.write_bytes(data[:-40])),
+        "deleted": log.unlink,
+    }
+    for what, change in changes.items():
+        log.write_bytes(data)
+        more = {"cut": data[:-40].count(b"\n") + 1, "cut and grown past the place": lines + 1, "replaced": data[:-40].count(b"\n") + 1}
+        assert _followed(log, change) == lines + more.get(what, 0), what
+
+
+def test_a_pipe_cannot_be_watched_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "standard input" in _refused(capsys, "watch", str(tmp_path / "pipe"))
