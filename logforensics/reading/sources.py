@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from logforensics import progress
 from logforensics.errors import InputError
+from logforensics.reading.arrays import Entries, entries_of
 from logforensics.reading.cutting import cut_at_newlines, exact_reads
 from logforensics.reading.following import GrowingFile
 from logforensics.reading.streams import PEEK, Layered, Recoded, encoding_of, packing_of, read_errors, unpacked
-from logforensics.reading.wrappers import detect, held_lines, is_newest_first, is_stamped
+from logforensics.reading.wrappers import detect, held_lines, holds_lines, is_newest_first, is_stamped
 from logforensics.records import record
 
 if TYPE_CHECKING:
@@ -349,15 +350,28 @@ def describe(name: str, path: Path | None, reopen: Callable[[], Readable], size:
     except read_errors() as error:
         raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     encoding = encoding_of(name, head)
-    if encoding is None:
-        return Source(name, path, **_traits(head), size=size, _open=reopen)
-    text = head.decode(encoding, "replace").lstrip("\ufeff").encode()
+    if encoding is not None:
+        head = head.decode(encoding, "replace").lstrip("\ufeff").encode()
+        path, reopen = None, partial(_recode, reopen, encoding)
+    if lines := _listed(head):
+        path, reopen, head = None, partial(_as_lines, reopen), lines
+    return Source(name, path, **_traits(head), size=size, _open=reopen)
 
-    def recode() -> Readable:
-        raw = reopen()
-        return Layered(Recoded(raw, encoding), raw)
 
-    return Source(name, None, **_traits(text), size=size, _open=recode)
+def _listed(head: bytes) -> bytes | None:
+    """The lines of a log that is exported as a JSON array of objects; None where it is none."""
+    lines = entries_of(head)
+    return "\n".join(lines).encode() if lines and holds_lines(lines) else None
+
+
+def _recode(reopen: Callable[[], Readable], encoding: str) -> Readable:
+    raw = reopen()
+    return Layered(Recoded(raw, encoding), raw)
+
+
+def _as_lines(reopen: Callable[[], Readable]) -> Readable:
+    raw = reopen()
+    return Layered(Entries(raw), raw)
 
 
 def _unpack(reopen: Callable[[], Readable], packing: str) -> Readable:

@@ -71,6 +71,11 @@ def detect(head: bytes) -> tuple[Wrapper, ...]:
     return tuple(found)
 
 
+def holds_lines(objects: Sequence[str]) -> bool:
+    """Whether JSON objects hold a line of a log each."""
+    return envelopes.find(objects, _BRACKET) is not None
+
+
 def is_stamped(head: bytes) -> bool:
     """Whether SGLang's own lines carry its bracket: some line of the beginning does."""
     return _STAMP.search(head) is not None
