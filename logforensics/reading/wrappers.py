@@ -25,6 +25,7 @@ _MIN_BACK = 3
 _MOST = 0.9
 _ALL = 0.95
 _TWICE = 0.3
+_SHALLOW = 2  # keys that lead to a line, where no line looks like SGLang's
 _STAMP = lazy_re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
 _OWN = r"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?=[ \]])"
 _BRACKET = lazy_re.compile(_OWN)
@@ -72,8 +73,9 @@ def detect(head: bytes) -> tuple[Wrapper, ...]:
 
 
 def holds_lines(objects: Sequence[str]) -> bool:
-    """Whether JSON objects hold a line of a log each."""
-    return envelopes.find(objects, _BRACKET) is not None
+    """Whether JSON objects hold a line of a log each: deep in an object that describes something, a message is no line."""
+    found = envelopes.find(objects, _BRACKET)
+    return found is not None and (len(found.path) <= _SHALLOW or any(map(_BRACKET.search, objects)))
 
 
 def is_stamped(head: bytes) -> bool:

@@ -86,6 +86,15 @@ def test_what_is_no_such_array(text: str) -> None:
     assert entries_of(text.encode()) == []
 
 
+def test_containers_that_are_described_are_no_log(tmp_path: Path) -> None:
+    state = {"Status": "exited", "OOMKilled": True, "ExitCode": 137}
+    one = {"State": state, "HostConfig": {"Memory": 123_456_789_012}, "Config": {"Labels": {"message": "a note"}}}
+    beside = tmp_path / "inspect.json"
+    beside.write_text(json.dumps([one, one], indent=4))
+    found = logforensics.diagnose([LOG, beside])
+    assert any("is read as docker inspect" in note for note in found.notes)
+
+
 class _Steps:
     """A stream that gives what it has in steps of one size."""
 
