@@ -11,6 +11,8 @@ import pytest
 import logforensics
 from logforensics.parsing import packs
 from logforensics.parsing.patterns import CutRecord, Pattern
+from logforensics.reporting.anonymize import Anonymizer
+from logforensics.secrets import mask
 
 LAUNCH = "[2026-01-01 10:00:00] server_args=ServerArgs(model_path='x', tp_size=1)\n"
 # linear work on this many characters takes milliseconds, quadratic work many seconds: the limits lie far from both
@@ -57,3 +59,12 @@ def test_a_hostile_line_costs_no_minutes_and_the_lines_around_it_are_read(tmp_pa
     assert {1, 2} <= set(parsed.frames["launches"]["tp_size"].to_list())
     coverage = parsed.coverage
     assert coverage.lines == 2 + lines.count("\n")
+
+
+@pytest.mark.parametrize("unit", ["a", "a.", "a-", "a@", "/a", "a://", "0.", "f:", " "])
+def test_names_are_looked_for_in_linear_time(unit: str) -> None:
+    text = unit * (LENGTH // len(unit))
+    begin = time.process_time()
+    Anonymizer({}, [])(text)
+    mask("api_key " + text)
+    assert time.process_time() - begin < LIMIT_S
