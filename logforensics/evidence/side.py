@@ -56,7 +56,12 @@ class Side:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the files were taken for, and what was not read."""
-        return (*(file.note for file in self.files), *(f"{reason}; it was passed over" for reason in self.unread))
+        return (*(file.note for file in self.files), *self.passed_over)
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """What was not read, a sentence each."""
+        return tuple(f"{reason}; it was passed over" for reason in self.unread)
 
     def all(self, kind: type[F]) -> Iterator[tuple[str, F]]:
         """The facts of one type with the file each comes from."""

@@ -88,7 +88,12 @@ def test_an_unreadable_file_of_a_folder_is_named_beside_the_rest(
         assert [Path(note.split(": ")[0]).name for note in reasons] == ["gone.log", "loop.log", "secret.log"]
     assert stream(folder).side.unread == logforensics.parse(folder).side.unread
     assert main(["frames", str(folder), "-o", str(folder / "out")]) == 0
-    assert "secret.log: Permission denied; it was passed over" in capsys.readouterr().out
+    told = f"{folder / 'secret.log'}: Permission denied; it was passed over"
+    assert told in capsys.readouterr().out
+    for arguments in (["sql", "select 1"], ["export", "trace"]):
+        assert main([*arguments, str(folder)]) == 0
+        assert f"logforensics: {told}\n" in capsys.readouterr().err
+    assert told in logforensics.compare(folder, LOG).notes
 
 
 def test_a_folder_that_holds_itself(folder: Path) -> None:
