@@ -214,8 +214,7 @@ def make_case(
         fields = {**typed, **fields}
     model = _model(model_config) if model_config is not None else None
     machine, lines = run.side.completed(hardware or Hardware())
-    read = tuple(file.note for file in run.side.files)
-    return Case(run, Config(fields, run.launch, command), release, machine, command, (*notes, *unreleased, *read), model, lines)
+    return Case(run, Config(fields, run.launch, command), release, machine, command, (*notes, *unreleased, *run.side.notes), model, lines)
 
 
 def _own_rules(folder: str | os.PathLike[str]) -> tuple[OwnRule, ...]:

@@ -14,6 +14,10 @@ class InputError(LogforensicsError):
     """The given file, stream or text cannot be used: missing, a folder, binary, empty, or not an SGLang log."""
 
 
+class EmptyError(InputError):
+    """There is nothing in the given file or stream."""
+
+
 class PatternError(LogforensicsError):
     """A pattern pack in ``patterns/`` is malformed; the message points at the file and the pattern."""
 

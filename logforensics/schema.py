@@ -20,7 +20,7 @@ class Column:
 
 COMMON = (
     Column("source", "String", "", "the file as it was given, or <stdin>"),
-    Column("line", "UInt64", "", "1-based line number, counting only newlines, as `sed -n Np` does"),
+    Column("line", "UInt64", "", "1-based line number, counting only newlines, as `sed -n Np` does; the entry's number in a JSON array"),
     Column(
         "time", "Datetime(us)", "local time", "time stamp of the line; null where it has none; 1970-01-01 where the release prints no date"
     ),

@@ -33,7 +33,7 @@ def run(kind: What, log: Logs = None, *, output: options.Output = None, no_progr
     trace: stages, batches and requests per rank, for ui.perfetto.dev or chrome://tracing. openmetrics: the series of a run under SGLang's
     own metric names, for promtool. lnav: a format file for the log viewer, made from the patterns.
     """
-    from logforensics.cli.output import emit
+    from logforensics.cli.output import emit, say
     from logforensics.errors import InputError
     from logforensics.exporting import lnav_format, openmetrics, trace_events
 
@@ -51,5 +51,7 @@ def run(kind: What, log: Logs = None, *, output: options.Output = None, no_progr
         parsed.require_sglang()
         now(f"writing {kind.value}")
         text = "".join(trace_events(parsed) if kind is Kind.TRACE else openmetrics(parsed))
+    for note in parsed.side.passed_over:
+        say(note)
     emit(text, output)
     return 0

@@ -56,5 +56,5 @@ def run(
         for name in FRAMES.keys() - files.rows.keys():
             files.write(name, complete(name, []))
     lines = [f"{path}  {plural(files.rows[path.stem], 'row')}" for path in files.paths]
-    emit("\n".join([*lines, coverage_sentence(pieces.coverage)]) + "\n")
+    emit("\n".join([*lines, coverage_sentence(pieces.coverage), *pieces.side.notes]) + "\n")
     return 0

@@ -42,7 +42,7 @@ def run(
     The tables are the frames: decode, prefill, memory, errors, launches, ... (see docs/frames.md); "show tables" lists them.
     """
     from logforensics.cli.data import emit_bytes
-    from logforensics.cli.output import emit, screen
+    from logforensics.cli.output import emit, say, screen
     from logforensics.cli.waiting import waiting
     from logforensics.parsing import parse
     from logforensics.progress import now
@@ -54,6 +54,8 @@ def run(
         parsed.require_sglang()
         now("asking")
         answer = query_frames(parsed.frames, query)
+    for note in parsed.side.passed_over:
+        say(note)
     if format is TableFormat.TABLE:
         emit(frame_to_text(answer, screen(no_color=no_color, to_file=output is not None)), output)
     else:

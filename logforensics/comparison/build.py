@@ -36,7 +36,8 @@ def compare(*logs: Log | Iterable[Log], baseline: str | None = None, by: str | N
     Raises:
         InputError: fewer than two runs, an unknown baseline, or a flag that no run has.
     """
-    sides = _sides(list(_flat(logs)), context_len)
+    parsed = list(_flat(logs))
+    sides = _sides(parsed, context_len)
     if by is not None:
         sides = _grouped(sides, by)
     if len(sides) < 2:
@@ -52,7 +53,14 @@ def compare(*logs: Log | Iterable[Log], baseline: str | None = None, by: str | N
         differences=differences,
         figures=_figures(sides),
         pairs=tuple(_pair(sides[0], side) for side in sides[1:]),
-        notes=tuple(dict.fromkeys(f"{side.name}: {note}" for side in sides for note in side.notes)),
+        notes=tuple(
+            dict.fromkeys(
+                [
+                    *(f"{side.name}: {note}" for side in sides for note in side.notes),
+                    *(note for log in parsed for note in log.side.passed_over),
+                ]
+            )
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from logforensics.evidence.quantity import quantity_bytes
 
 # ---------------------------------------------------------------------------------------------------------------- docker inspect
 
-_DOCKER_FIELD = lazy_re.compile(r'^\s*"(?P<key>Memory|ShmSize|OOMKilled|ExitCode|Image)": (?P<value>[^\s].*?),?\s*$')
+_DOCKER_FIELD = lazy_re.compile(r'^\s*"(?P<key>Memory|ShmSize|OOMKilled|ExitCode|Image)": (?P<value>\S(?:.*[^\s,])?),?\s*$')
 _DOCKER_SIZES = {"Memory": "memory_limit", "ShmSize": "shm_total"}
 
 
@@ -50,7 +50,7 @@ def _image_version(value: str) -> str | None:
 
 # ---------------------------------------------------------------------------------------------------------------- kubectl describe pod
 
-_KUBE_FIELD = lazy_re.compile(r"^(?P<indent>\s*)(?P<key>[\w./ -]{1,60}?):\s*(?P<value>.{0,300}?)\s*$")
+_KUBE_FIELD = lazy_re.compile(r"^(?P<indent>\s*)(?P<key>[\w./ -]{1,60}?):\s*(?P<value>(?:\S(?:.{0,298}\S)?)?)\s*$")
 
 
 def is_kubectl_describe(text: str) -> bool:

@@ -48,9 +48,20 @@ class SideFile:
 
 @record(frozen=True)
 class Side:
-    """All files beside the logs."""
+    """All files beside the logs; ``unread`` says of logs of a folder or archive why they were passed over."""
 
     files: tuple[SideFile, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the files were taken for, and what was not read."""
+        return (*(file.note for file in self.files), *self.passed_over)
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """What was not read, a sentence each."""
+        return tuple(f"{reason}; it was passed over" for reason in self.unread)
 
     def all(self, kind: type[F]) -> Iterator[tuple[str, F]]:
         """The facts of one type with the file each comes from."""
@@ -106,7 +117,7 @@ class Side:
         return replace(given, gpu=given.gpu or self.gpu_name, **values), {name: found.evidence for name, found in taken.items()}
 
 
-def separate(sources: Iterable[Source]) -> tuple[list[Source], Side, list[Source]]:
+def separate(sources: Iterable[Source], unread: Iterable[str] = ()) -> tuple[list[Source], Side, list[Source]]:
     """Logs, what the files beside them say, and those files, which stay readable so that their lines can be quoted.
 
     Raises:
@@ -125,7 +136,7 @@ def separate(sources: Iterable[Source]) -> tuple[list[Source], Side, list[Source
     if files and all(source in beside for source in logs):
         names = ", ".join(f"{file.source} ({' and '.join(file.kinds)})" for file in files)
         raise InputError(f"{names}: no SGLang server log was given; name the server's log as well")
-    return logs, Side(tuple(files)), beside
+    return logs, Side(tuple(files), tuple(unread)), beside
 
 
 def is_side(head: bytes) -> bool:

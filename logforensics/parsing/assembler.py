@@ -109,7 +109,7 @@ def _shifted(frame: pl.DataFrame, base: int) -> pl.DataFrame:
 
 
 def coverage(logs: Sequence[tuple[str, Assembler, bool]]) -> Coverage:
-    """What became of the lines of several logs: the name of each, what was assembled, and whether its compressed data ended too early."""
+    """What became of the lines of several logs: the name of each, what was assembled, and whether its data ended too early."""
     unknown = [(name, *example) for name, log, _ in logs for example in log.tally.unknown_examples]
     damaged = [(name, *example) for name, log, _ in logs for example in log.tally.damaged_examples]
     return Coverage(

@@ -27,7 +27,7 @@ class _Kind:
 _KINDS = (
     _Kind(
         lazy_re.compile(r"Pyspy dump for PID \d+"),
-        lazy_re.compile(r"\s*$|Process \d+: |Python v\d|Thread |\s+.+\(.+:\d+\)|\s+(?:Arguments|Locals):|\s{4,}"),
+        lazy_re.compile(r"\s*$|Process \d+: |Python v\d|Thread |\s+[^\s(][^(]*\([^)]*:\d+\)|\s+(?:Arguments|Locals):|\s{4,}"),
         "error",
         "py-spy",
     ),

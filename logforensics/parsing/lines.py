@@ -38,7 +38,7 @@ _LOGGER = lazy_re.compile(r"(?:WARNING|ERROR|INFO|DEBUG):([\w.]+):|\b(\w+\.py:\d
 _REQUESTS = ("Receive: ", "Receive OpenAI: ", "Finish: ")
 _JSON = lazy_re.compile(r"\s*\{\"")
 # what loggers other than SGLang's put before a message: INFO 4242 [scheduler.py:12] …
-_OTHER_LOGGERS = lazy_re.compile(r"(?:(?:DEBUG|INFO|WARNING|ERROR)[: ]+|\[?[\w./]{1,80}:\d{1,6}\]?[: ]+|\d{1,8} |[\w.]{1,60} - |- )*")
+_OTHER_LOGGER = lazy_re.compile(r"\[?[\w./]{1,80}:\d{1,6}\]?[: ]+|[\w.]{1,60} - |(?:DEBUG|INFO|WARNING|ERROR)[: ]+|\d{1,8} |- ")
 _BATCH_REMAINS = ("#queue-req: ", "#running-req: ", "gen throughput (token/s): ", "#cached-token: ", "token usage: ")
 _SGLANG_ALONE = frozenset(
     {"launches", "memory", "kv_pool", "capacity", "host_pool", "host_guard", "retractions", "ready", "watchdog", "overrides"}
@@ -263,7 +263,7 @@ class LineReader:
     def _batch(self, number: int, prefix: Prefix, message: str, *, cut: bool) -> Outcome | None:
         head = batch.HEAD.search(message)
         before = message[: head.start()] if head else message.partition(" batch")[0]
-        if _OTHER_LOGGERS.fullmatch(before) is None:
+        if not _is_of_loggers(before):
             return None  # a prompt or another text that imitates a metric line
         if head is None:
             return "damaged" if message.startswith(tuple(batch.WORDS.values())) and "#" in message else None
@@ -421,6 +421,14 @@ class LineReader:
 
     def _emit(self, frame: str, number: int, prefix: Prefix, row: dict[str, Any]) -> None:
         self._rows.setdefault(frame, []).append((number, prefix.time, prefix.ranks, row))
+
+
+def _is_of_loggers(before: str) -> bool:
+    """Whether a text is nothing but what other loggers put before a message. Piece by piece: as one expression it could be read in many ways."""
+    at = 0
+    while at < len(before) and (found := _OTHER_LOGGER.match(before, at)) is not None:
+        at = found.end()
+    return at == len(before)
 
 
 def _is_clean(message: str) -> bool:

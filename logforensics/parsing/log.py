@@ -89,7 +89,8 @@ def parse(
     """
     packs = _with_own(patterns) if patterns is not None else None
     with telling(progress), without_cycle_collection():
-        sources, side, beside = separate(open_sources(paths, follow=follow, also=is_side))
+        unread: list[str] = []
+        sources, side, beside = separate(open_sources(paths, follow=follow, also=is_side, passed_over=unread), unread)
         logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads, packs=packs) for source in sources]
         frames = _frames(logs)
     return ParsedLog(
@@ -148,6 +149,7 @@ class Stream:
 
     Iterating gives ``(frame name, rows)``: within a source and a frame the rows come in the order of their lines, except that the row of a
     traceback comes where it ends, and the rows of doubtful records and the server starts come last. Every piece has all columns of its frame.
+    ``side`` is what files given beside the logs say, and which logs could not be read.
     """
 
     def __init__(
@@ -160,7 +162,8 @@ class Stream:
         patterns: str | os.PathLike[str] | None = None,
     ) -> None:
         packs = _with_own(patterns) if patterns is not None else None
-        sources, _, _ = separate(open_sources(paths, follow=follow, also=is_side))
+        unread: list[str] = []
+        sources, self.side, _ = separate(open_sources(paths, follow=follow, also=is_side, passed_over=unread), unread)
         self._logs = [SourceLog(source, chunk_bytes=chunk_bytes, threads=threads, packs=packs) for source in sources]
 
     def __iter__(self) -> Iterator[tuple[str, pl.DataFrame]]:

@@ -27,7 +27,7 @@ _TRACING = lazy_re.compile(
 )
 _OLDER = lazy_re.compile(r"\[Router \((?P<target>\w+)\)\] (?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) - (?P<level>[A-Z]+) - (?P<text>.*)")
 _JSON_TARGET = lazy_re.compile(rf'"target" ?: ?"{_TARGET}"')
-_FIELD = lazy_re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|.*?)(?= \w+=|$)')  # a bare value may hold blanks: `error=connection refused`
+_FIELD = lazy_re.compile(r'\b(\w+)=("(?:[^"\\]|\\.)*"|.*?)(?= \w+=|$)')  # a bare value may hold blanks: `error=connection refused`
 _WORKER = lazy_re.compile(r"https?://[\w.\[\]:-]+:\d+")
 _LATENCY = lazy_re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ns|µs|us|ms|s|)")
 _MILLISECONDS = {"ns": 1e-6, "µs": 1e-3, "us": 1e-3, "": 1e-3, "ms": 1.0, "s": 1e3}  # without a unit: microseconds
@@ -54,7 +54,7 @@ def read_router(text: str) -> tuple[datetime | None, dict[str, Any]] | None:
 def _of_json(text: str) -> tuple[datetime | None, dict[str, Any]] | None:
     try:
         record = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
         return None
@@ -85,7 +85,7 @@ def _split(text: str) -> tuple[str, str]:
 
 def _fields(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for part in re.split(r"\w+\{|\}:\s?", text) if "{" in text and "}:" in text else [text]:
+    for part in re.split(r"\b\w+\{|\}:\s?", text) if "{" in text and "}:" in text else [text]:
         found |= {name: value.rstrip(",").strip('"') for name, value in _FIELD.findall(part)}
     return found
 

@@ -18,6 +18,8 @@ _NAME = lazy_re.compile(r"[A-Za-z_][\w.]*")
 _NUMBER = lazy_re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|inf|nan)")
 _STRING = lazy_re.compile(r"[bru]?'(?:[^'\\]|\\.)*'|[bru]?\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _ENUM = lazy_re.compile(r"<(?P<name>[\w.]+): (?P<value>'[^']*'|\"[^\"]*\"|-?\d+)>")
+_QUOTES = ("'", '"')
+_LONGEST_INTEGER = 19
 _CLOSERS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _WORDS = {"None": None, "True": True, "False": False, "null": None, "true": True, "false": False}
 _MAX_DEPTH = 40
@@ -56,6 +58,7 @@ class _Reader:
         self.text = text
         self.at = at
         self.depth = 0
+        self._open: set[str] = set()
 
     def arguments_into(self, out: dict[str, Any]) -> None:
         """``a=1, b='x')``: keyword arguments up to the closing bracket, each stored as soon as it is whole."""
@@ -105,7 +108,7 @@ class _Reader:
 
     def _nested(self) -> Any:
         begin = self.text[self.at]
-        if (string := _STRING.match(self.text, self.at)) is not None:
+        if (string := self._string()) is not None:
             self.at = string.end()
             return _literal(string[0])
         if begin in "'\"":
@@ -155,17 +158,17 @@ class _Reader:
 
     def _opaque(self) -> str:
         """Anything else, as text, up to the comma or bracket that ends it at this level."""
-        begin, open_brackets = self.at, ""
+        begin = self.at
+        open_brackets: list[str] = []
         while self.at < len(self.text):
-            string = _STRING.match(self.text, self.at)
-            if string:
+            if (string := self._string()) is not None:
                 self.at = string.end()
                 continue
             char = self.text[self.at]
             if open_brackets and char == open_brackets[-1]:
-                open_brackets = open_brackets[:-1]
+                open_brackets.pop()
             elif char in _CLOSERS:
-                open_brackets += _CLOSERS[char]
+                open_brackets.append(_CLOSERS[char])
             elif not open_brackets and char in ",)]}":
                 if self.at == begin:
                     raise _Cut  # a bracket nobody opened: the line is damaged, and standing still would never end
@@ -173,8 +176,21 @@ class _Reader:
             self.at += 1
         raise _Cut
 
+    def _string(self) -> re.Match[str] | None:
+        """The string that begins here. Where one is never closed, no later one with the same quote is: it is not looked for again."""
+        quote = self.text[self.at : self.at + 2].lstrip("bru")[:1]
+        if quote not in _QUOTES or quote in self._open:
+            return None
+        if (found := _STRING.match(self.text, self.at)) is None:
+            self._open.add(quote)
+        return found
+
 
 def _literal(text: str) -> Any:
+    if text.isdecimal() and text.isascii() and len(text) < _LONGEST_INTEGER and (text[0] != "0" or text == "0"):
+        return int(text)
+    if text[0] in _QUOTES and "\\" not in text and text.isprintable():
+        return text[1:-1]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

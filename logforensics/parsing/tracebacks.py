@@ -163,7 +163,7 @@ def _message(link: _Link) -> str:
     return "\n".join(link.message).strip()[:_MAX_MESSAGE]
 
 
-_PROCESS = lazy_re.compile(r"(\w+) hit an exception")
+_PROCESS = lazy_re.compile(r"\b(\w+) hit an exception")
 
 
 def process_of(message: str) -> str | None:

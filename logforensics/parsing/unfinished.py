@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logforensics import lazy_re
 from logforensics.parsing import tracebacks
 from logforensics.parsing.prefix import read_prefix
 from logforensics.parsing.server_args import is_nameless, read_server_args
@@ -9,7 +10,32 @@ from logforensics.parsing.server_args import is_nameless, read_server_args
 _MOST_LINES = 600
 _MOST_CHARS = 100_000
 _TRIMMED = 2  # spaces at the edge that may have been cut off
-_CLOSERS = ")}"
+_MOST_READINGS = 8  # of the lines so far as one record: each reads all of them
+_MARK = lazy_re.compile(r"\\.|['\"()\[\]{}]")
+_OPENERS, _CLOSERS = "([{", ")]}"
+
+
+class _Brackets:
+    """Which brackets are open at the end of what was seen."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._plain = 0  # with those in quotes: a stray quote must not hide the end
+        self._quote = ""
+
+    def all_close(self, text: str) -> bool:
+        """Whether the last open bracket is closed somewhere in this text."""
+        closed = False
+        for found in _MARK.finditer(text):
+            mark = found[0]
+            if mark in "'\"":
+                self._quote = "" if mark == self._quote else self._quote or mark
+            elif len(mark) == 1:
+                step = 1 if mark in _OPENERS else -1
+                self._plain += step
+                self._depth += 0 if self._quote else step
+                closed |= step < 0 and (self._depth <= 0 or self._plain <= 0)
+        return closed
 
 
 class UnfinishedLaunch:
@@ -22,6 +48,9 @@ class UnfinishedLaunch:
     def __init__(self, number: int, text: str) -> None:
         self.lines = [(number, text)]
         self._chars = len(text)
+        self._brackets = _Brackets()
+        self._brackets.all_close(text[text.find("server_args=") :])
+        self._readings = 0
 
     @staticmethod
     def begins(text: str) -> bool:
@@ -36,6 +65,7 @@ class UnfinishedLaunch:
         return (
             len(self.lines) < _MOST_LINES
             and self._chars < _MOST_CHARS
+            and self._readings < _MOST_READINGS
             and bool(text.strip())
             and not read_prefix(text).end
             and "\r" not in text
@@ -47,8 +77,9 @@ class UnfinishedLaunch:
         """Take a line; the whole record's text where it is complete with it and reads in one way only."""
         self.lines.append((number, text))
         self._chars += len(text)
-        if not any(closer in text for closer in _CLOSERS):
+        if not self._brackets.all_close(text):
             return None
+        self._readings += 1
         whole = self._joined()
         found = read_server_args(whole)
         if found is None or not found[1] or any(map(is_nameless, found[0])):

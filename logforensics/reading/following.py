@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 IDLE_S = 2.0
 _POLL_S = 0.1
+_FINGERPRINT = 256
 
 
 class GrowingFile:
@@ -24,15 +25,29 @@ class GrowingFile:
     def __init__(self, path: Path, *, idle_s: float = IDLE_S) -> None:
         self._path = path
         self._idle_s = idle_s
-        self._file = path.open("rb")
+        self._file = path.open("rb", buffering=0)
+        self._first = b""  # what the file begins with: one that was cut and has grown past the place again begins differently
+        self._in_line = False  # what was given last did not end with a newline
 
     def read(self, size: int = -1, /) -> bytes:
         """At most ``size`` bytes, as soon as there are some; none when the log has ended."""
         waited = 0.0
         while True:
-            if block := self._file.read(size):
+            begins_anew = self._was_cut()
+            if begins_anew:
+                self._file.seek(0)
+                self._first = b""
+            elif block := self._file.read(size):
+                self._in_line = not block.endswith(b"\n")
+                if len(self._first) < _FINGERPRINT:
+                    self._first = os.pread(self._file.fileno(), _FINGERPRINT, 0)
                 return block
-            if self._replaced():
+            else:
+                begins_anew = self._was_replaced()
+            if begins_anew:
+                if self._in_line:
+                    self._in_line = False
+                    return b"\n"  # the first line of what follows is not the end of the last one
                 continue
             if waited >= self._idle_s:
                 self._file.close()
@@ -40,21 +55,21 @@ class GrowingFile:
             time.sleep(_POLL_S)
             waited += _POLL_S
 
-    def _replaced(self) -> bool:
+    def _was_cut(self) -> bool:
+        descriptor = self._file.fileno()
+        return os.fstat(descriptor).st_size < self._file.tell() or os.pread(descriptor, len(self._first), 0) != self._first
+
+    def _was_replaced(self) -> bool:
         """Whether another file has taken this one's place; then that one is open now, from its beginning."""
         try:
-            now = self._path.stat()
+            if os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
+                return False
+            new = self._path.open("rb", buffering=0)
         except FileNotFoundError:  # between rename and creation
             return False
-        mine = os.fstat(self._file.fileno())
-        if (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino):
-            if now.st_size >= self._file.tell():
-                return False
-            self._file.seek(0)
-            return True
-        if rest := self._file.read(1):  # written after the last read, before the rename
-            self._file.seek(-len(rest), os.SEEK_CUR)
-            return True
+        if os.fstat(self._file.fileno()).st_size > self._file.tell():  # written after the last read, before the rename
+            new.close()
+            return False
         self._file.close()
-        self._file = self._path.open("rb")
+        self._file, self._first = new, b""
         return True

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logforensics import lazy_re
-from logforensics.errors import InputError
+from logforensics.errors import EmptyError, InputError
 from logforensics.reading.sources import STDIN_NAME, Source, describe, growing, piped, standard_input
 from logforensics.reading.streams import Layered, packing_of, read_errors, unpacked
 
@@ -30,20 +31,26 @@ _TAR_NAME = lazy_re.compile(r"(?i)\.(?:tar|tgz|tbz2|txz)(?:\.\w+)?$")
 
 
 def open_sources(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, follow: bool = False, also: Also | None = None
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    follow: bool = False,
+    also: Also | None = None,
+    passed_over: list[str] | None = None,
 ) -> list[Source]:
     """Check each path and say how to read it; ``-`` is standard input.
 
     A folder stands for the logs in it, a glob for the files it matches, a tar or zip file for the logs among its members. With ``follow``,
     plain files are read on while they grow. ``also`` looks at the first bytes of files in a folder or archive that are not named like a log,
-    and says which of them are wanted all the same.
+    and says which of them are wanted all the same. What a folder, glob or archive holds that cannot be read is passed over as long as there is
+    another log; why is added to ``passed_over``, but for empty files.
 
     Raises:
         InputError: a path does not exist, holds no log, is empty, or holds binary data.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
-    sources = [source for path in paths for source in _opened(os.fspath(path), also)]
+    unread = [] if passed_over is None else passed_over
+    sources = [source for path in paths for source in _opened(os.fspath(path), also, unread)]
     if follow:
         sources = [growing(source.name, source.path) if source.path and source.name != STDIN_NAME else source for source in sources]
     if not sources:
@@ -51,17 +58,17 @@ def open_sources(
     return sources
 
 
-def _opened(given: str, also: Also | None) -> Iterator[Source]:
+def _opened(given: str, also: Also | None, unread: list[str]) -> Iterator[Source]:
     if given == "-":
         yield standard_input()
         return
     path = Path(given)
     if _is(Path.is_dir, path):
-        yield from _of_folder(given, path, also)
+        yield from _of_folder(given, path, also, unread)
     elif not _is(Path.exists, path) and any(sign in given for sign in "*?["):
-        yield from _of_glob(given, also)
+        yield from _of_glob(given, also, unread)
     else:
-        yield from _of_file(given, path, also)
+        yield from _of_file(given, path, also, unread)
 
 
 def _is(question: Callable[[Path], bool], path: Path) -> bool:
@@ -71,13 +78,23 @@ def _is(question: Callable[[Path], bool], path: Path) -> bool:
         return False
 
 
-def _of_folder(given: str, folder: Path, also: Also | None) -> Iterator[Source]:
-    names = sorted(path for path in folder.iterdir() if path.is_file() and _is_wanted(path, also))
-    yield from _readable(given, [str(path) for path in names], "is a folder without a log in it: name the file", also)
+def _of_folder(given: str, folder: Path, also: Also | None, unread: list[str]) -> Iterator[Source]:
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{given}: {error.strerror or error}") from error
+    names = [str(path) for path in paths if _is_wanted(path, also)]
+    yield from _readable(given, names, "is a folder without a log in it: name the file", also, unread)
 
 
 def _is_wanted(path: Path, also: Also | None) -> bool:
-    """Whether a file of a folder is a log or an archive by its name, or wanted for what it holds."""
+    """Whether an entry of a folder is a log or an archive by its name, readable or not, or a file that is wanted for what it holds."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        mode = stat.S_IFREG  # such as a link to nothing: reading it says what is wrong
+    if not stat.S_ISREG(mode):
+        return False
     if _LOG_NAME.match(path.name) or _TAR_NAME.search(path.name):
         return True
     try:
@@ -87,19 +104,24 @@ def _is_wanted(path: Path, also: Also | None) -> bool:
         return False
 
 
-def _of_glob(given: str, also: Also | None) -> Iterator[Source]:
-    names = sorted(name for name in glob.glob(given, recursive=True) if Path(name).is_file())  # noqa: PTH207 - the pattern may be absolute
-    yield from _readable(given, names, "matches no log", also)
+def _of_glob(given: str, also: Also | None, unread: list[str]) -> Iterator[Source]:
+    names = sorted(name for name in glob.glob(given, recursive=True) if not os.path.isdir(name))  # noqa: PTH207, PTH112 - may be absolute
+    yield from _readable(given, names, "matches no log", also, unread)
 
 
-def _readable(given: str, names: list[str], complaint: str, also: Also | None) -> Iterator[Source]:
-    """The sources among ``names``; an empty or binary file is passed over as long as there is another."""
-    found, last = False, None
+def _readable(given: str, names: list[str], complaint: str, also: Also | None, unread: list[str]) -> Iterator[Source]:
+    """The sources among ``names``; what cannot be read is passed over as long as there is another, and a second name of a file always."""
+    found, last, seen = False, None, set()
     for name in names:
+        if (file := os.path.realpath(name)) in seen:
+            continue
+        seen.add(file)
         try:
-            sources = list(_of_file(name, Path(name), also))
+            sources = list(_of_file(name, Path(name), also, unread))
         except InputError as error:
             last = error
+            if not isinstance(error, EmptyError):
+                unread.append(str(error))
             continue
         found = True
         yield from sources
@@ -107,8 +129,10 @@ def _readable(given: str, names: list[str], complaint: str, also: Also | None) -
         raise last or InputError(f"{given}: {complaint}")
 
 
-def _of_file(given: str, path: Path, also: Also | None) -> Iterator[Source]:
+def _of_file(given: str, path: Path, also: Also | None, unread: list[str]) -> Iterator[Source]:
     try:
+        if stat.S_ISSOCK(path.stat().st_mode):
+            raise InputError(f"{given}: is a socket, not a file")
         if path.is_fifo():  # such as <(ssh host cat server.log): what was read once is gone
             yield piped(given, path.open("rb"), owned=True)
             return
@@ -118,9 +142,9 @@ def _of_file(given: str, path: Path, also: Also | None) -> Iterator[Source]:
     except OSError as error:
         raise InputError(f"{given}: {error.strerror or error}") from error
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        yield from _of_archive(given, _zip_members(path), also)
+        yield from _of_archive(given, _zip_members(path), also, unread)
     elif _is_tar(head) or (packing_of(head) and _TAR_NAME.search(path.name)):
-        yield from _of_archive(given, _tar_members(path), also)
+        yield from _of_archive(given, _tar_members(path), also, unread)
     else:
         yield describe(given, path, lambda: path.open("rb"), size)
 
@@ -129,7 +153,7 @@ def _is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def _of_archive(given: str, members: Iterator[tuple[str, int, Any]], also: Also | None) -> Iterator[Source]:
+def _of_archive(given: str, members: Iterator[tuple[str, int, Any]], also: Also | None, unread: list[str]) -> Iterator[Source]:
     found = False
     try:
         for name, size, reopen in members:
@@ -137,8 +161,11 @@ def _of_archive(given: str, members: Iterator[tuple[str, int, Any]], also: Also 
                 continue
             try:
                 source = describe(f"{given}:{name}", None, reopen, size)
-            except InputError:
-                continue  # an empty or binary member: the archive may hold others
+            except EmptyError:
+                continue
+            except InputError as error:
+                unread.append(str(error))  # the archive may hold others
+                continue
             found = True
             yield source
     except read_errors() as error:

@@ -107,9 +107,9 @@ KNOWN = (
     Prefix("compose", r"^[A-Za-z0-9][A-Za-z0-9._-]* +\| ?"),
     Prefix(
         "ray",
-        r"^\((?:[^()\s]{1,100}(?:\([^()]*\))? )?pid=[0-9]+(?:, ip=[0-9a-f.:]+)?\) ",
+        r"^\((?:[^()\s]{1,100}(?:\([^()]{0,100}\))? )?pid=[0-9]+(?:, ip=[0-9a-f.:]+)?\) ",
         share=0.05,
-        tail=r" \[repeated [0-9]+x across[^\]]*\](?: \(Ray dedup.*\))?$",
+        tail=r" \[repeated [0-9]+x across[^\]]{0,100}\](?: \(Ray dedup[^()]{0,300}\))?$",
     ),
     Prefix("torchrun", r"^\[(?:rank[0-9]+\]: ?|[a-z]+[0-9]+\]:)"),
     Prefix("srun", r"^ *[0-9]{1,4}: "),

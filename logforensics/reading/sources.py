@@ -13,19 +13,20 @@ import sys
 import tempfile
 import weakref
 from bisect import bisect_right
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from logforensics import progress
 from logforensics.errors import InputError
+from logforensics.reading.arrays import Entries, entries_of
 from logforensics.reading.cutting import cut_at_newlines, exact_reads
 from logforensics.reading.following import GrowingFile
 from logforensics.reading.streams import PEEK, Layered, Recoded, encoding_of, packing_of, read_errors, unpacked
-from logforensics.reading.wrappers import detect, held_lines, is_newest_first, is_stamped
+from logforensics.reading.wrappers import detect, held_lines, holds_lines, is_newest_first, is_stamped
 from logforensics.records import record
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Source:
         stamped: SGLang's bracket with a time stamp stands in front of its lines.
         newest_first: the last line that was written comes first, as some consoles export it.
         live: the log is read while it grows; chunks come as soon as there is something in them.
-        cut: the compressed data ended too early; what could be unpacked was read.
+        cut: compressed data ended too early, or the file was cut short while it was read; what was there was read.
         size: bytes, of a compressed file its compressed bytes; None where they end nobody knows where.
     """
 
@@ -76,6 +77,7 @@ class Source:
     size: int | None = None
     _open: Callable[[], Readable] | None = field(default=None, repr=False)
     _starts: list[tuple[int, int]] = field(default_factory=list, repr=False)
+    _file: os.stat_result | None = field(default=None, repr=False)  # the plain file as it was when it was read
 
     def chunks(self, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
         """Yield the log in chunks of about ``size`` bytes that end at a newline.
@@ -111,12 +113,14 @@ class Source:
             if self.path is not None:
                 done = 0
                 with self.path.open("rb") as stream:
+                    self._file = os.fstat(stream.fileno())
                     for block in exact_reads(stream.fileno(), size):
                         done += len(block)
                         if what is not None:
                             progress.at(what, done, self.size)
                         yield block
                         del block
+                self.cut = done < self._file.st_size
             elif self._open is not None:
                 with _closing(self._open()) as stream:
                     for block in cut_at_newlines(_Salvaging(stream, self), size, patient=not self.live):
@@ -149,7 +153,7 @@ class Source:
         starts = self._starts or [(1, 0)]
         firsts = [first for first, _ in starts]
         found: dict[int, str] = {}
-        with self.path.open("rb") as stream:
+        with self._unchanged() as stream:
             at = 0
             for number in wanted:
                 first, offset = starts[max(0, bisect_right(firsts, number) - 1)]
@@ -162,6 +166,19 @@ class Source:
                         found[number] = _text(raw)
                         break
         return found
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[BinaryIO]:
+        """The plain file once more; one that was replaced or cut since it was read has other lines by now."""
+        assert self.path is not None  # noqa: S101 - the caller has looked
+        try:
+            with self.path.open("rb") as stream:
+                now, then = os.fstat(stream.fileno()), self._file
+                if then is not None and not self.cut and (not os.path.samestat(now, then) or now.st_size < then.st_size):
+                    raise InputError(f"{self.name}: was replaced or cut while it was read: read a copy of it, or read it again")
+                yield stream
+        except OSError as error:
+            raise InputError(f"{self.name}: cannot be read again, to quote its lines: {error.strerror or error}") from error
 
     def _quoted_from_the_start(self, wanted: list[int]) -> dict[int, str]:
         found: dict[int, str] = {}
@@ -333,15 +350,28 @@ def describe(name: str, path: Path | None, reopen: Callable[[], Readable], size:
     except read_errors() as error:
         raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     encoding = encoding_of(name, head)
-    if encoding is None:
-        return Source(name, path, **_traits(head), size=size, _open=reopen)
-    text = head.decode(encoding, "replace").lstrip("\ufeff").encode()
+    if encoding is not None:
+        head = head.decode(encoding, "replace").lstrip("\ufeff").encode()
+        path, reopen = None, partial(_recode, reopen, encoding)
+    if lines := _listed(head):
+        path, reopen, head = None, partial(_as_lines, reopen), lines
+    return Source(name, path, **_traits(head), size=size, _open=reopen)
 
-    def recode() -> Readable:
-        raw = reopen()
-        return Layered(Recoded(raw, encoding), raw)
 
-    return Source(name, None, **_traits(text), size=size, _open=recode)
+def _listed(head: bytes) -> bytes | None:
+    """The lines of a log that is exported as a JSON array of objects; None where it is none."""
+    lines = entries_of(head)
+    return "\n".join(lines).encode() if lines and holds_lines(lines) else None
+
+
+def _recode(reopen: Callable[[], Readable], encoding: str) -> Readable:
+    raw = reopen()
+    return Layered(Recoded(raw, encoding), raw)
+
+
+def _as_lines(reopen: Callable[[], Readable]) -> Readable:
+    raw = reopen()
+    return Layered(Entries(raw), raw)
 
 
 def _unpack(reopen: Callable[[], Readable], packing: str) -> Readable:

@@ -8,7 +8,7 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from logforensics.errors import InputError
+from logforensics.errors import EmptyError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ def encoding_of(name: str, head: bytes) -> str | None:
         InputError: nothing to read, or binary data.
     """
     if not head.strip():
-        raise InputError(f"{name}: is empty: there is no log to read")
+        raise EmptyError(f"{name}: is empty: there is no log to read")
     if head.startswith(codecs.BOM_UTF8):
         return "utf-8"
     if encoding := _UTF16_MARKS.get(head[:2]):

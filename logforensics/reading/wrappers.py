@@ -25,11 +25,12 @@ _MIN_BACK = 3
 _MOST = 0.9
 _ALL = 0.95
 _TWICE = 0.3
+_SHALLOW = 2  # keys that lead to a line, where no line looks like SGLang's
 _STAMP = lazy_re.compile(rb"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?(?=[ \]])")
 _OWN = r"\[(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,6})?(?=[ \]])"
 _BRACKET = lazy_re.compile(_OWN)
 # what a prefix can stand in front of: SGLang's bracket, or what wraps it further in
-_INNER = lazy_re.compile(_OWN + r"|\{\"|\((?:\S+ )?pid=")
+_INNER = lazy_re.compile(_OWN + r"|\{\"|\((?:[^()\s]{1,100}(?:\([^()]{0,100}\))? )?pid=")
 _ESCAPES = lazy_re.compile(ESCAPES)
 # the router writes JSON itself: its level and module are no wrapper
 _ROUTER_JSON = lazy_re.compile(r'"target" ?: ?"(?:smg|sglang_router|sgl_model_gateway)\w*')
@@ -69,6 +70,12 @@ def detect(head: bytes) -> tuple[Wrapper, ...]:
     if Entities.seen_in(lines):
         found.append(Entities())
     return tuple(found)
+
+
+def holds_lines(objects: Sequence[str]) -> bool:
+    """Whether JSON objects hold a line of a log each: deep in an object that describes something, a message is no line."""
+    found = envelopes.find(objects, _BRACKET)
+    return found is not None and (len(found.path) <= _SHALLOW or any(map(_BRACKET.search, objects)))
 
 
 def is_stamped(head: bytes) -> bool:

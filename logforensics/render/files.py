@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from logforensics.errors import LogforensicsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -41,5 +41,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` in UTF-8, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_bytes(text.encode("utf-8", "backslashreplace"))
+    write_texts({path: text})
+
+
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Write several files in UTF-8, all of them or none."""
+    with ExitStack() as together:
+        for path, text in texts.items():
+            together.enter_context(replacing(path)).write_bytes(text.encode("utf-8", "backslashreplace"))

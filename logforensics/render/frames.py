@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,7 +12,7 @@ from logforensics.errors import LogforensicsError
 from logforensics.render.files import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import polars as pl
 
@@ -121,7 +121,8 @@ def _join(parts: list[Path], target: Path, fmt: FrameFormat) -> None:
     if len(parts) == 1:
         shutil.copyfile(parts[0], target)
     elif fmt == "parquet":
-        pl.scan_parquet(parts).sink_parquet(target)
+        with _full_disk_said():
+            pl.scan_parquet(parts).sink_parquet(target)
     else:
         with target.open("wb") as whole:
             for part in parts:
@@ -131,11 +132,23 @@ def _join(parts: list[Path], target: Path, fmt: FrameFormat) -> None:
 
 def _write(frame: pl.DataFrame, path: Path, fmt: FrameFormat, *, header: bool) -> None:
     if fmt == "parquet":
-        frame.write_parquet(path)
+        with _full_disk_said():
+            frame.write_parquet(path)
     elif fmt == "csv":
         frame.write_csv(path, include_header=header)
     else:
         frame.write_ndjson(path)
+
+
+@contextmanager
+def _full_disk_said() -> Iterator[None]:
+    """Of a full disk, polars says that the parquet file is out of specification."""
+    import polars as pl
+
+    try:
+        yield
+    except pl.exceptions.ComputeError as error:
+        raise OSError(str(error).rpartition("IO error: ")[2]) from error
 
 
 def masked(frame: pl.DataFrame) -> pl.DataFrame:

@@ -29,12 +29,12 @@ _PUBLIC_TAILS = ("site-packages/", "dist-packages/", "/sglang/", "/python/sglang
 _ARCHITECTURE = lazy_re.compile(r"\b[A-Z]\w*For(?:CausalLM|ConditionalGeneration|SequenceClassification|RewardModel)\w*\b")
 _PATTERN = lazy_re.compile(
     r"""
-    (?P<url>  \b[a-z][a-z0-9+.-]*://(?P<login>[^\s/@'"]+@)?(?P<urlhost>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]) )
-  | (?P<mail> \b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+ \b )
+    (?P<url>  \b[a-z][a-z0-9+.-]{0,40}://(?P<login>[^\s/@'"]+@)?(?P<urlhost>[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]) )
+  | (?P<mail> (?<![A-Za-z0-9._%+-]) [A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+ \b )
   | (?P<path> (?<![\w.:/~<-]) (?:~|[A-Za-z]:)? (?:/[\w.@+=,%-]+){2,}/? )
+  | (?P<host> (?<![A-Za-z0-9-])(?<![A-Za-z0-9-]\.) (?:[A-Za-z0-9-]+\.)+(?:local|internal|lan|corp|intra|cluster|svc|com|net|org|io|ai|cn|cloud|edu)\b (?!/) )
   | (?P<ip>   (?<![\w.]) (?:[0-9]{1,3}\.){3}[0-9]{1,3} (?![\w.]) )
   | (?P<ip6>  (?<![\w:]) (?:[0-9a-fA-F]{1,4}:){4,7}[0-9a-fA-F]{1,4} (?![\w:]) )
-  | (?P<host> \b(?:[A-Za-z0-9-]+\.)+(?:local|internal|lan|corp|intra|cluster|svc|com|net|org|io|ai|cn|cloud|edu)\b (?!/) )
   | (?P<user> (?<=\b(?:user|USER)[=:]) [\w.-]+ )
     """,
     re.VERBOSE,

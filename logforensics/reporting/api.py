@@ -9,7 +9,7 @@ from logforensics import progress
 from logforensics.engine import Log
 from logforensics.errors import LogforensicsError
 from logforensics.hardware import Hardware
-from logforensics.render.files import write_text
+from logforensics.render.files import write_text, write_texts
 from logforensics.reporting.build import build_report
 from logforensics.reporting.model import Report
 
@@ -99,7 +99,7 @@ def _write_markdown(told: Report, path: Path) -> tuple[Path, ...]:
     from logforensics.reporting.markdown import report_to_markdown
 
     images = {chart.key: f"{path.stem}-{chart.key}.svg" for chart in told.charts}
-    for chart in told.charts:
-        write_text(path.with_name(images[chart.key]), svg(chart.spec))
-    write_text(path, report_to_markdown(told, images, path.parent))
-    return (path, *(path.with_name(name) for name in images.values()))
+    texts = {path: report_to_markdown(told, images, path.parent)}
+    texts |= {path.with_name(images[chart.key]): svg(chart.spec) for chart in told.charts}
+    write_texts(texts)
+    return tuple(texts)

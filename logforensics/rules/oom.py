@@ -15,7 +15,7 @@ from logforensics.rules.case import Case
 from logforensics.run import Failure, Run
 from logforensics.run.model import Rank
 
-_SIZE = r"(?P<{0}>[\d.]+) (?P<{0}_unit>GiB|MiB|KiB|bytes)"
+_SIZE = r"(?<![\d.])(?P<{0}>[\d.]+) (?P<{0}_unit>GiB|MiB|KiB|bytes)"
 _UNIT_GIB = {"GiB": 1.0, "MiB": 1 / 1024, "KiB": 1 / 1024**2, "bytes": 1 / 1024**3}
 _FIGURES = {
     "tried": lazy_re.compile(r"[Tt]ried to allocate " + _SIZE.format("v")),

@@ -115,7 +115,7 @@ def running_request_leak(case: Case) -> Verdict | None:
 
 _LEAK = Sign(lazy_re.compile(r"(?:memory|pool|cache) leak( detected)?|KV cache pool leak|leak detected"), origins=("exception", "notice"))
 _TERM = lazy_re.compile(
-    r"(?:self\.)?(?:\w+\.)?(available|evictable|protected|session_held|max_total|total)(?:_num_tokens|_tokens|_size|_num)?(?:\(\))? ?[=:] ?(\d+)"
+    r"(available|evictable|protected|session_held|max_total|total)(?:_num_tokens|_tokens|_size|_num)?(?:\(\))? ?[=:] ?(\d+)"
 )
 
 

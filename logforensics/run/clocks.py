@@ -29,7 +29,7 @@ _COLLECTIVE_SECONDS = 5.0  # ranks enter a collective within this time, or it is
 _ZONE_SECONDS = 1800
 _START_SECONDS = 120.0  # nodes are started within two minutes of each other, where only time zones are asked for
 _WATCHDOG = lazy_re.compile(
-    r"collective operation timeout: Work\w+\(SeqNum=(\d+), OpType=(\w+).{0,400}?ran for (\d+) milliseconds", re.DOTALL
+    r"collective operation timeout: Work\w+\(SeqNum=(\d+), OpType=(\w+)\b.{0,400}?ran for (\d+) milliseconds", re.DOTALL
 )
 _TORCH = lazy_re.compile(r"\[[EWIF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)")
 

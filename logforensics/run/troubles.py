@@ -41,7 +41,7 @@ _RAISED = lazy_re.compile(
 )
 _RANK = lazy_re.compile(r"\[rank ?(\d+)\]|\bRank (\d+)\]|\brank=(\d+)\b|\b[Rr]ank (\d+) (?:is|scheduler)\b")
 _ADDRESS = lazy_re.compile(r"\[?\b(\d{1,3}(?:\.\d{1,3}){3})\b\]?(?:(?::|<|, port=|', port=)(\d{1,5})\b)?")
-_HEADING = lazy_re.compile(r"Exception in ASGI application|(\w+) hit an exception")
+_HEADING = lazy_re.compile(r"Exception in ASGI application|\b(\w+) hit an exception")
 _REPEATS = 200  # of one sentence on one rank
 _LOOK_AROUND = 400  # lines of a torn traceback
 _NATIVE = ("fatal", "terminate", "segfault")

@@ -58,7 +58,7 @@ class Runs:
     """The table: a row per server start, the facts first, then every field of server_args.
 
     ``varying`` are the fields of server_args that differ between runs and may bear on speed or capacity. ``skipped`` are files that
-    look like logs by name but hold no SGLang run, with the reason. ``read`` counts the files that had to be read, the rest was known.
+    look like logs by name but hold no SGLang run, and folders that cannot be read, with the reason. ``read`` counts the files that had to be read, the rest was known.
     """
 
     frame: pl.DataFrame
@@ -90,10 +90,11 @@ def find_runs(
     Raises:
         InputError: a folder does not exist or holds no log; the condition or the order cannot be used.
     """
-    paths = _paths(folders)
+    unread: list[tuple[str, str]] = []
+    paths = _paths(folders, unread)
     contents, read = _contents(paths, Index(cache_file) if use_cache else None)
     rows = [row for path in paths for row in contents[path].get("rows", ())]
-    skipped = tuple((path, contents[path]["problem"]) for path in paths if "problem" in contents[path])
+    skipped = (*((path, contents[path]["problem"]) for path in paths if "problem" in contents[path]), *unread)
     if not rows:
         raise InputError(f"{_named(folders)}: none of {len(paths)} files holds an SGLang run; the first: {skipped[0][1]}")
     frame = _frame(rows)
@@ -107,21 +108,25 @@ def find_runs(
 # ------------------------------------------------------------------------------------------------------- files
 
 
-def _paths(folders: Sequence[str | os.PathLike[str]]) -> list[str]:
-    found = list(dict.fromkeys(path for folder in folders for path in _below(os.fspath(folder))))
+def _paths(folders: Sequence[str | os.PathLike[str]], unread: list[tuple[str, str]]) -> list[str]:
+    found = list(dict.fromkeys(path for folder in folders for path in _below(os.fspath(folder), unread)))
+    if not found and unread:
+        raise InputError(unread[0][1])
     if not found:
         raise InputError(f"{_named(folders)}: holds no log (*.log, *.txt, *.out, *.err, packed or not): name the folder that does")
     return found
 
 
-def _below(given: str) -> Iterator[str]:
-    path = Path(given)
-    if path.is_file():
+def _below(given: str, unread: list[tuple[str, str]]) -> Iterator[str]:
+    def note(error: OSError) -> None:
+        unread.append((str(error.filename), f"{error.filename}: {error.strerror or error}"))
+
+    if os.path.isfile(given):  # noqa: PTH113 - Path.is_file raises where a folder above may not be entered
         yield given
         return
-    if not path.is_dir():
+    if not os.path.isdir(given):  # noqa: PTH112
         raise InputError(f"{given}: no such folder: runs takes a folder with logs in it")
-    for root, inner, names in os.walk(given):
+    for root, inner, names in os.walk(given, onerror=note):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         yield from (os.path.join(root, name) for name in sorted(names) if _LOG_NAME.match(name))  # noqa: PTH118 - ./ stays in front
 

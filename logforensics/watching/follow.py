@@ -9,10 +9,12 @@ from __future__ import annotations
 import codecs
 import os
 import select
+import stat
 import sys
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -265,8 +267,10 @@ class FileFollower(Follower):
 
     def _new_name(self, old: os.stat_result) -> str:
         """The name that the old file has now, found by its inode; its former name where it is gone."""
-        names = (entry.name for entry in self._path.parent.iterdir() if _is_file(entry, old))
-        found = next(names, None)
+        try:
+            found = next((entry.name for entry in self._path.parent.iterdir() if _is_file(entry, old)), None)
+        except OSError:  # the folder may be entered, but not listed
+            found = None
         return self.name if found is None else str(Path(self.name).with_name(found))
 
 
@@ -309,11 +313,15 @@ def follower(log: str | os.PathLike[str]) -> Follower:
     """A follower for a path or, for ``-``, standard input.
 
     Raises:
-        InputError: the path is a folder.
+        InputError: the path is a folder, a pipe or a socket.
     """
     name = os.fspath(log)
     if name == "-":
         return StreamFollower()
-    if Path(name).is_dir():
+    if os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises where a folder above may not be entered
         raise InputError(f"{name}: is a folder: name the log file in it")
+    with suppress(OSError):  # not there yet, or whoever opens it will say why not
+        mode = os.stat(name).st_mode  # noqa: PTH116
+        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+            raise InputError(f"{name}: is a pipe or a socket, not a file: give its text to standard input, with -")
     return FileFollower(name)
