@@ -33,7 +33,10 @@ class CorrectedCommand:
 
 @record(frozen=True)
 class Coverage:
-    """Lines by outcome. ``unknown_examples`` and ``damaged_examples`` hold ``(source, line, text)``."""
+    """Lines by outcome. ``unknown_examples`` and ``damaged_examples`` hold ``(source, line, text)``.
+
+    ``damaged_lines`` holds ``(source, first, last)`` for every run of damaged lines, up to 10,000 in each source.
+    """
 
     lines: int = 0
     parsed: int = 0
@@ -43,6 +46,7 @@ class Coverage:
     unfinished: int = 0
     unknown_examples: tuple[tuple[str, int, str], ...] = ()
     damaged_examples: tuple[tuple[str, int, str], ...] = ()
+    damaged_lines: tuple[tuple[str, int, int], ...] = ()
 
 
 @record(frozen=True)

@@ -121,4 +121,5 @@ def coverage(logs: Sequence[tuple[str, Assembler, bool]]) -> Coverage:
         unfinished=sum(max(log.tally.unfinished, cut) for _, log, cut in logs),
         unknown_examples=tuple(unknown[:EXAMPLES]),
         damaged_examples=tuple(damaged[:EXAMPLES]),
+        damaged_lines=tuple((name, *place) for name, log, _ in logs for place in log.tally.damaged_lines),
     )

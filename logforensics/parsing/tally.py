@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 Outcome = Literal["noise", "unknown", "parsed", "damaged"]
 NOTICE_CHARS = 400
 EXAMPLES = 20
+_MOST_PLACES = 10_000
 _SEVERITY: dict[Outcome, int] = {"noise": 0, "unknown": 1, "parsed": 2, "damaged": 3}
 
 
@@ -31,6 +32,7 @@ class Tally:
     unfinished: int = 0
     unknown_examples: list[tuple[int, str]] = field(default_factory=list)
     damaged_examples: list[tuple[int, str]] = field(default_factory=list)
+    damaged_lines: list[tuple[int, int]] = field(default_factory=list)  # the first and the last of each place, in the order they were written
     sglang: bool = False  # something only SGLang prints was seen
 
     def count(self, outcome: Outcome, line: int, text: str) -> None:
@@ -44,6 +46,15 @@ class Tally:
             examples = self.unknown_examples if outcome == "unknown" else self.damaged_examples
             if len(examples) < self.limit:
                 examples.append((line, text[:NOTICE_CHARS]))
+            if outcome == "damaged":
+                self._place(line)
+
+    def _place(self, line: int) -> None:
+        first, last = self.damaged_lines[-1] if self.damaged_lines else (0, -1)
+        if first - 1 <= line <= last + 1:
+            self.damaged_lines[-1] = (min(first, line), max(last, line))
+        elif len(self.damaged_lines) < _MOST_PLACES:
+            self.damaged_lines.append((line, line))
 
     def add_unknown(self, count: int, examples: Iterable[tuple[int, str]]) -> None:
         """Count lines that a worker has read as notices."""

@@ -89,6 +89,7 @@ def _coverage(coverage: Coverage) -> dict[str, Any]:
         "unfinished": coverage.unfinished,
         "unknown_examples": [_line(*example) for example in coverage.unknown_examples],
         "damaged_examples": [_line(*example) for example in coverage.damaged_examples],
+        "damaged_lines": [{"file": source, "first": first, "last": last} for source, first, last in coverage.damaged_lines],
     }
 
 

@@ -146,6 +146,7 @@ def test_stray_bytes_invent_nothing(strays: list[tuple[int, bytes]]) -> None:
     assert not _rows(found) - WHOLE
     coverage = found.coverage
     assert coverage.parsed + coverage.noise + coverage.unknown + coverage.damaged == coverage.lines == data.count(b"\n")
+    assert sum(last - first + 1 for _, first, last in coverage.damaged_lines) == coverage.damaged
 
 
 # what fuzzing found: each of these lines once gave a row that no process had written, or ended the program
@@ -174,6 +175,16 @@ def test_remains_of_a_record_are_counted_and_give_no_row(damage: str) -> None:
     assert _rows(found) == WHOLE
     assert found.frames["load_progress"].is_empty()
     assert [line for _, line, _ in found.coverage.damaged_examples] == [len(LINES) + 1]
+
+
+def test_every_damaged_line_is_named_however_many_there_are() -> None:
+    remains = REMAINS["two numbers in one"]
+    lines = [line for whole in LINES for line in (whole, remains, remains)]
+
+    coverage = _parse(("\n".join(lines) + "\n").encode()).coverage
+
+    assert coverage.damaged == 2 * len(LINES) > len(coverage.damaged_examples)
+    assert [(first, last) for _, first, last in coverage.damaged_lines] == [(3 * n + 2, 3 * n + 3) for n in range(len(LINES))]
 
 
 def test_a_bar_behind_a_torn_bracket_has_neither_its_time_nor_its_rank() -> None:
