@@ -90,6 +90,7 @@ class LineReader:
         self._torn_before: Torn | None = None  # the torn record before this one, on the same line
         self._step = step
         self._next = 1
+        self._torn_error: tuple[int, str] | None = None  # where an exception line was cut, and its beginning
         self._recognised = False  # the last record is of a known kind, but not whole
         self._torn = False
         self._ending = False
@@ -132,6 +133,8 @@ class LineReader:
     def _read(self, number: int, text: str, *, known: bool, unterminated: bool) -> None:
         if self._suspects:
             self._clear(self._suspects.settle(text if number == self._next else None))
+        if self._torn_error is not None and self._end_error(number, text):
+            return
         if number != self._next:
             self._traces.pause()  # the lines between were records that a worker has read
             self._torn = False
@@ -180,6 +183,8 @@ class LineReader:
         self._clear(self._suspects.settle(None))
         self._clear(self._suspects.close())
         self._end_dump()
+        if self._torn_error is not None:
+            self._end_error(0, "")
         self._traces.finish()
         self._emit_closed()
         kinds = {kind for kind, _ in self._whole}
@@ -206,7 +211,12 @@ class LineReader:
         message = piece[prefix.end :]
         if not prefix.end and self._in_bench(number, message, cut=cut):
             return "parsed"
-        if self._in_dump(prefix, message) or self._in_trace(number, prefix, message, known=known):
+        if self._in_dump(prefix, message):
+            return "parsed"
+        if cut and not self._ending and not prefix.end and self._traces.would_end(message):
+            self._torn_error = number, message
+            return "damaged"
+        if self._in_trace(number, prefix, message, known=known):
             return "parsed"
         if not message.strip():
             return "damaged" if cut else "noise"
@@ -390,6 +400,20 @@ class LineReader:
     def _emit_closed(self) -> None:
         for trace in self._traces.take_closed() if self._traces.closed else ():
             self._emit("errors", trace.line, Prefix(trace.time, trace.ranks, 0, own=True), trace.row())
+
+    def _end_error(self, number: int, text: str) -> bool:
+        """Read the exception line that another record cut: with this line where it is the rest, else as it stands."""
+        (first, begun), self._torn_error = self._torn_error or (0, ""), None
+        rest = text if number == self._next and pieces.is_rest(text) and not read_prefix(text).end and pieces.is_single(text) else None
+        if rest is None and ": " not in begun:
+            return False  # not even the exception's name is whole
+        self._in_trace(first, NO_PREFIX, begun + (rest or ""), known=True)
+        if rest is None:
+            return False
+        self._next = number + self._step
+        self._torn = False
+        self.tally.count("damaged", number, text)
+        return True
 
     def _in_dump(self, prefix: Prefix, message: str) -> bool:
         if self._dump is not None:

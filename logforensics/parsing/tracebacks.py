@@ -94,7 +94,7 @@ class Traceback:
             return True
         if text[0] in " \t":
             return True
-        found = EXCEPTION.match(text) or (_ANY_KIND.match(text) if link.frames and _NOT_A_MESSAGE.match(text) is None else None)
+        found = _exception(text, bool(link.frames))
         if found is None:
             return False
         link.kind, link.line = found["kind"], number
@@ -163,6 +163,11 @@ def _message(link: _Link) -> str:
     return "\n".join(link.message).strip()[:_MAX_MESSAGE]
 
 
+def _exception(text: str, framed: bool) -> re.Match[str] | None:  # noqa: FBT001
+    """An exception line; below frames, where something must be one, also of a kind whose name does not tell."""
+    return EXCEPTION.match(text) or (_ANY_KIND.match(text) if framed and _NOT_A_MESSAGE.match(text) is None else None)
+
+
 _PROCESS = lazy_re.compile(r"\b(\w+) hit an exception")
 
 
@@ -219,6 +224,16 @@ class OpenTraces:
         """A record of another process stands here."""
         if self._bare is not None:
             self._bare.pause()
+
+    def would_end(self, text: str) -> bool:
+        """Whether a line would be the exception of the traceback without a rank."""
+        trace = self._bare
+        return (
+            trace is not None
+            and trace.state == "frames"
+            and text[:1].isalpha()
+            and _exception(text, bool(trace.links[-1].frames)) is not None
+        )
 
     def take_frame(self, number: int, text: str) -> bool:
         """Take an indented line if frames of the traceback without a rank are being read: by far the most lines of a traceback are such."""

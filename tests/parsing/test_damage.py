@@ -164,6 +164,11 @@ REMAINS = {
     "a bracket without its beginning": "6-02-18 14:01:00] The server is fired up and ready to roll!",
     "a bracket of which the last digits are left": "00] The server is fired up and ready to roll!",
     "a bracket with a hole": "[2026-02-18 14:\x00\x00 TP0] The server is fired up and ready to roll!",
+    "a percentage that is not that of its shards": BAR.replace("50%", "5%"),
+    "a bar behind another record's beginning": BEGUN + "Load weight end. type=LlamaForCausalLM, avail-thread" + BAR[7:],
+    "a label that stands twice": DECODE + "12, token usage: 0.11, cuda graph: True, gen throughput (token/s): 51.00, #queue-req: 0",
+    "a bracket that lost its beginning in the message": BEGUN
+    + "INFO:     Started server process [4121]00:26 TP0] max_total_num_tokens=131150, chunked_prefill_size=8192, context_len=40960",
     "a hole in the message": BEGUN + "Load weight begin. avail\x00 mem=93.43 GB",
 }
 
@@ -197,6 +202,55 @@ def test_a_bar_glued_to_a_torn_one_is_read_alone() -> None:
     found = _parse(("\n".join([*LINES, BAR[:11] + BAR]) + "\n").encode())
 
     assert found.frames["load_progress"]["kind"].to_list() == ["Loading safetensors checkpoint shards"]
+    assert found.coverage.damaged == 1
+
+
+TRACEBACK = [
+    "[2026-02-18 14:05:00 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+    '  File "/sglang/srt/managers/scheduler.py", line 3130, in run_scheduler_process',
+    "    scheduler = Scheduler(",
+]
+SIGQUIT = "[2026-02-18 14:05:00] Received sigquit from a child process. It usually means the child failed."
+
+
+@pytest.mark.parametrize("at", [2, 10, 17, 30])
+def test_the_exception_of_a_traceback_is_put_together_where_another_record_cut_it(at: int) -> None:
+    exception = "RuntimeError: expected 4 shards, found 3"
+    lines = [*TRACEBACK, exception[:at] + SIGQUIT, exception[at:], ""]
+
+    found = _parse("\n".join(lines).encode())
+
+    assert found.frames["errors"].select("kind", "message", "tp").rows() == [("RuntimeError", "expected 4 shards, found 3", 0)]
+    assert found.coverage.damaged_lines[0][1:] == (4, 5)
+
+
+def test_a_cut_exception_without_its_rest_keeps_what_is_there() -> None:
+    found = _parse("\n".join([*TRACEBACK, "RuntimeError: expec" + SIGQUIT, SIGQUIT, ""]).encode())
+
+    assert found.frames["errors"].select("kind", "message").rows() == [("RuntimeError", "expec")]
+
+
+def test_a_shells_killed_is_no_exception_of_a_torn_traceback() -> None:
+    found = _parse("\n".join([*TRACEBACK, "Killed", ""]).encode())
+
+    assert found.frames["errors"]["kind"].to_list() == ["unfinished traceback"]
+    assert found.frames["shutdown"].select("time").rows() == [(None,)]
+
+
+def test_a_ready_line_inside_another_one_has_its_own_time() -> None:
+    line = "[2026-02-18 14:00:43] INFO:     Uvicorn running on http://0.0.0.0:30000 ([2026-02-18 14:00:54] The server is fired up and ready to roll!"
+
+    ready = _parse(("\n".join([*LINES, line, "Press CTRL+C to quit)"]) + "\n").encode()).frames["ready"]
+
+    assert [str(time) for time in ready["time"]] == ["2026-02-18 14:00:54"]
+
+
+def test_a_bar_that_begins_with_a_piece_of_another_is_of_no_kind() -> None:
+    torn = "\rLoad\rLoading safetensors c" + BAR[4:]
+
+    found = _parse(("\n".join([*LINES, BAR, torn, BAR]) + "\n").encode())
+
+    assert found.frames["load_progress"]["kind"].to_list() == [BAR.partition(":")[0]] * 2
     assert found.coverage.damaged == 1
 
 
