@@ -258,7 +258,7 @@ def _apply(lines: pl.DataFrame, shape: Shape, kind: str) -> tuple[pl.DataFrame, 
     # at the comma alone: the piece behind the last field shows what closed the line, and whether anything follows
     pieces = text.str.split_exact(",", shape.behind)
     out = lines.select_seq("n", pieces.alias("pieces")).unnest("pieces").select_seq(_columns_of(shape, kind))
-    odd = [tag for tag in column(out, pl.col("tags").unique()).to_list() if tag is None or not _TAIL.fullmatch(tag)]
+    odd = [tag for tag in out["tags"].value_counts()["tags"].to_list() if tag is None or not _TAIL.fullmatch(tag)]
     if not odd and out["closed"].all() and not any(column.null_count() for column in out.iter_columns()):
         out.drop_in_place("closed")
         return out, lines.clear()

@@ -35,6 +35,7 @@ class ChunkResult:
         left: lines ``(n, line)`` that are neither, not in order.
         access: access lines.
         tail: the log's last line, where no newline ends it.
+        valid: all of it was UTF-8.
     """
 
     lines: int
@@ -42,13 +43,14 @@ class ChunkResult:
     left: pl.DataFrame
     access: int
     tail: str | None
+    valid: bool
 
 
-def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = ()) -> ChunkResult:
-    """Split ``data`` into lines and sort them: batch lines into frames, access lines away."""
+def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = (), *, valid: bool = True) -> ChunkResult:
+    """Split ``data`` into lines and sort them: batch lines into frames, access lines away. ``valid`` says that it may all be UTF-8."""
     import polars as pl
 
-    lines = _split(data)
+    lines, valid = _split(data, valid=valid)
     unterminated = not data.endswith(b"\n")
     body, tail = (lines[:-1], lines[-1:]) if unterminated else (lines, lines.clear())
     coloured = b"\x1b" in data
@@ -57,10 +59,12 @@ def read_chunk(data: bytes, wrappers: Sequence[Wrapper] = ()) -> ChunkResult:
     others, access = _without_access(body)  # first, since they are often the most
     frames, leftovers, others = _batches(others, coloured=coloured)
     if coloured:
-        others, more = _without_access(_cleaned(others))
+        escaped = column(others, pl.col("line").str.contains("\x1b", literal=True).fill_null(value=False))
+        plain, more = _without_access(_cleaned(rows(others, escaped)))
+        others = pl.concat([rows(others, ~escaped), plain])
         access += more
     last = tail["line"][0] or "" if unterminated else None
-    return ChunkResult(lines.height, frames, _copied(pl.concat([*leftovers, others])), access, last)
+    return ChunkResult(lines.height, frames, _copied(pl.concat([*leftovers, others])), access, last, valid)
 
 
 def _copied(lines: pl.DataFrame) -> pl.DataFrame:
@@ -94,11 +98,16 @@ def _batches(lines: pl.DataFrame, *, coloured: bool) -> tuple[dict[str, list[pl.
 
 def _cleaned(lines: pl.DataFrame) -> pl.DataFrame:
     """Without terminal escapes."""
-    return lines.with_columns(lines["line"].str.replace_all(ESCAPES, ""))
+    import polars as pl
+
+    return lines.select_seq("n", pl.col("line").str.replace_all(ESCAPES, ""))
 
 
-def _split(data: bytes) -> pl.DataFrame:
-    """Numbered lines of ``data``; a carriage return before the newline is dropped, invalid UTF-8 becomes U+FFFD, a blank line null."""
+def _split(data: bytes, *, valid: bool) -> tuple[pl.DataFrame, bool]:
+    """Numbered lines of ``data``; a carriage return before the newline is dropped, invalid UTF-8 becomes U+FFFD, a blank line null.
+
+    ``valid`` says that all of it may be UTF-8: mending every line costs a third more, and few logs need it. Whether it is so is given back.
+    """
     import polars as pl
 
     if _FORBIDDEN in data:
@@ -114,10 +123,12 @@ def _split(data: bytes) -> pl.DataFrame:
         "row_index_offset": 1,
     }
     try:
-        lines = pl.read_csv(data, **options)
-    except pl.exceptions.ComputeError:  # mending every line costs a third more, and few logs need it
-        lines = pl.read_csv(data, encoding="utf8-lossy", **options)
-    return lines.rechunk()  # its threads leave eight pieces, each of which every operation would visit
+        lines = pl.read_csv(data, encoding="utf8" if valid else "utf8-lossy", **options)
+    except pl.exceptions.ComputeError:
+        if not valid:
+            raise
+        return _split(data, valid=False)
+    return lines.rechunk(), valid  # its threads leave eight pieces, each of which every operation would visit
 
 
 def _without_access(lines: pl.DataFrame) -> tuple[pl.DataFrame, int]:

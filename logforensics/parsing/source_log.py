@@ -76,13 +76,16 @@ class SourceLog:
             return
         with ThreadPoolExecutor(self._threads) as pool:
             waiting: deque[tuple[int, Future[ChunkResult]]] = deque()
+            valid = True
             ahead = chain((first, second), chunks)
             del first, second  # a chunk is large: nobody may hold it longer than it is read
             for chunk in ahead:
-                waiting.append((chunk.offset, pool.submit(read_chunk, chunk.data, wrappers)))
+                waiting.append((chunk.offset, pool.submit(read_chunk, chunk.data, wrappers, valid=valid)))
                 del chunk
                 if len(waiting) > self._threads:
-                    offset, result = waiting.popleft()
-                    yield offset, result.result()
-            for offset, result in waiting:
-                yield offset, result.result()
+                    offset, reading = waiting.popleft()
+                    result = reading.result()
+                    valid &= result.valid  # a log that is not UTF-8 in one place is not in others
+                    yield offset, result
+            for offset, reading in waiting:
+                yield offset, reading.result()
