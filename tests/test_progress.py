@@ -292,9 +292,9 @@ def test_work_that_is_not_counted_says_how_long_it_takes(terminal: Terminal) -> 
 
 
 def starts_a_thread(screen: Terminal, *, wanted: bool = True) -> bool:
-    threads = threading.active_count()
+    before = set(threading.enumerate())  # those of an earlier test may end meanwhile
     with redirect_stderr(screen.file), patience(1e6), waiting(wanted=wanted):
-        return threading.active_count() > threads
+        return bool(set(threading.enumerate()) - before)
 
 
 @contextmanager
