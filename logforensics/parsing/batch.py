@@ -302,13 +302,15 @@ def _value_of(field: Field, dtypes: Mapping[str, str]) -> pl.Expr:
     import polars as pl
 
     assert field.column is not None  # noqa: S101 - narrowed by the caller
-    bare = pl.col(f"field_{field.place}").str.strip_prefix(field.lead)
+    piece = pl.col(f"field_{field.place}")
+    dtype = dtypes[field.column]
+    if dtype == "Boolean":
+        yes, no = (piece == f"{field.lead}{word}{field.tail}" for word in _BOOLEANS)
+        return pl.when(yes | no).then(yes).alias(field.column)
+    bare = piece.str.strip_prefix(field.lead)
     if field.tail:
         bare = bare.str.strip_suffix(field.tail)
-    dtype = dtypes[field.column]
-    words = pl.when(bare == "True").then(True).when(bare == "False").then(False)  # noqa: FBT003
-    value = words if dtype == "Boolean" else bare.cast(getattr(pl, dtype), strict=False)
-    return value.alias(field.column)
+    return bare.cast(getattr(pl, dtype), strict=False).alias(field.column)
 
 
 def time_of(stamp: pl.Expr | str, form: str) -> pl.Expr:

@@ -153,7 +153,7 @@ class Traceback:
             "frame_line": frame[1],
             "frame_function": frame[2],
             "frames": json.dumps([list(f) for link in links for f in link.frames][-_MAX_FRAMES:]),
-            "chain": json.dumps([[link.kind or "unfinished traceback", _message(link), link.line] for link in links[:-1]]),
+            "chain": json.dumps([[link.kind or "unfinished traceback", _message(link), link.line] for link in links[:-1]]) if links[1:] else "[]",
             "line_end": self.line_end or self.line,
             "process": self.process,
         }
