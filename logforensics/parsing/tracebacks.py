@@ -145,6 +145,7 @@ class Traceback:
         links = [link for link in self.links if link.kind or link.frames]
         last = links[-1] if links else _Link()
         frame = last.frames[-1] if last.frames else (None, None, None)
+        causes = [[link.kind or "unfinished traceback", _message(link), link.line] for link in links[:-1]]
         return {
             "kind": last.kind or "unfinished traceback",
             "message": _message(last),
@@ -153,7 +154,7 @@ class Traceback:
             "frame_line": frame[1],
             "frame_function": frame[2],
             "frames": json.dumps([list(f) for link in links for f in link.frames][-_MAX_FRAMES:]),
-            "chain": json.dumps([[link.kind or "unfinished traceback", _message(link), link.line] for link in links[:-1]]) if links[1:] else "[]",
+            "chain": json.dumps(causes) if causes else "[]",
             "line_end": self.line_end or self.line,
             "process": self.process,
         }
