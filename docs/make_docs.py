@@ -49,6 +49,12 @@ _JOINING = [
     "```",
     "",
 ]
+_DAMAGE = [
+    "Processes that write to one pipe cut each other's lines. A frame holds only rows that a process printed: of a torn record it holds none, and the record",
+    "that follows it on the same line gives a row where the next line is the rest of the torn one, or where nothing can have been glued to it. A number that",
+    "may have lost digits is not read. Every damaged line is counted, and named in `parse(log).coverage.damaged_lines` and in `diagnose --format json`.",
+    "",
+]
 
 
 def frames_page() -> str:
@@ -68,7 +74,7 @@ def frames_page() -> str:
         "",
         *table(COMMON),
     ]
-    lines += _JOINING
+    lines += [*_JOINING, *_DAMAGE]
     for name, columns in FRAMES.items():
         lines += [f"## {name}", "", *table(columns)]
     return "\n".join(lines)
