@@ -23,13 +23,14 @@ _NEARLY_ALL = 0.9
 _NARROWEST = 20
 _WIDEST = 500
 _MIN_FOLDS = 2
-_LINES_TO_A_FOLD = 64  # in a log with fewer folds they are torn lines
+_CERTAIN = 8
+_SHORT_PASTE = 64  # in more lines, so few folds may be torn lines of one length
 _TRIMMED = 2  # spaces at the edge that may have been cut off
 # what a line begins with that is no continuation, in the syntax that Python and Rust share
 _HEAD = (
     r"\r?(?:\s*$|\s\s+[^\s0-9]|\t|[\[<(]*[0-9]{4}-[0-9]{2}-[0-9]{2}|\[[0-9]{2}:[0-9]{2}:[0-9]{2}|\[(?:rank|TP|DP|PP|EP|gpu_id)|(?:INFO|WARN|ERROR|DEBUG|CRITICAL)"
     r"|Loading |Multi-thread |Captur|Traceback |Exception|During handling|The above exception|[A-Za-z_.]+(?:Error|Exception|Interrupt)(?::|$)"
-    r"|\s*[0-9]{1,3}%\||\{|Killed|Process [0-9S]|Pyspy|Thread |```)"
+    r"|\s*[0-9]{1,3}%\||\{\s*(?:[\"']|$)|Killed|Process [0-9S]|Pyspy|Thread |```)"
 )
 # what goes on rather than begins: at least half of the folds must show it
 _GOES_ON = lazy_re.compile(r"[a-z#,.()\]}:;=_/' \"-]|\[[0-9:]+<|[0-9.]+(?:[,)\]%/]|it/s|s/it|$)|(?:True|False|None)\b")
@@ -110,10 +111,13 @@ def find(lines: Sequence[str], prefix: str | None = None) -> Fold | None:
     folds = [(line, after) for line, after in pairwise(lines) if line and is_head.match(after) is None]
     words = [(line, after) for line, after in folds if len(line) + 1 + len(after.split(" ", 1)[0]) > width]
     full = [fold for fold in words if len(fold[0]) >= width - _TRIMMED]
+    exact = sum(len(line) == width for line, _ in full)
     widest = sum(len(line) == width for line in lines[:-1])
-    enough = max(_MIN_FOLDS, len(lines) / _LINES_TO_A_FOLD)
-    if len(full) >= enough and len(full) >= max(_NEARLY_ALL * len(words), _MOST * widest) and _go_on(full):
-        return Fold(width, hard=True, head=head)
+    enough = _MIN_FOLDS + (len(lines) > _SHORT_PASTE)
+    # lines cut at spaces may all end near the edge, but not at it
+    if len(full) >= enough and len(full) >= _NEARLY_ALL * len(words) and 2 * exact >= len(full) and _go_on(full):
+        # where many whole lines have that width by themselves, a few lines with a rest below them may be torn ones
+        return Fold(width, hard=True, head=head) if len(full) >= min(_MOST * widest, _CERTAIN) else None
     if len(words) > enough and len(words) >= _MOST * len(folds) and _go_on(words):
         return Fold(width, hard=False, head=head)
     return None
