@@ -29,7 +29,7 @@ from logforensics.reading import MARK
 from logforensics.records import record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 Row = tuple[int, datetime | None, Ranks, dict[str, Any]]  # line, time, ranks, the frame's own columns
 
@@ -287,7 +287,7 @@ class LineReader:
             return "damaged"  # its unknown label may be made of two known ones
         return self._keep(kind, kind, number, prefix, row, cut=cut, last=batch.last_label(message))
 
-    def _launched(self, number: int, prefix: Prefix, fields: dict[str, Any], complete: bool, *, form: str) -> Outcome:  # noqa: FBT001
+    def _launched(self, number: int, prefix: Prefix, fields: Mapping[str, Any], complete: bool, *, form: str) -> Outcome:  # noqa: FBT001
         from logforensics.sglang.flags import fingerprint
 
         self.tally.sglang = True

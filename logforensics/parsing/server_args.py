@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from logforensics import lazy_re
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _HEAD = lazy_re.compile(r"server_args=(?:ServerArgs\(|(?P<dict>\{))")
 _NAME = lazy_re.compile(r"[A-Za-z_][\w.]*")
@@ -29,11 +33,17 @@ class _Cut(Exception):  # noqa: N818 - the text ended inside a value
     pass
 
 
-def read_server_args(text: str) -> tuple[dict[str, Any], bool] | None:
+def read_server_args(text: str) -> tuple[Mapping[str, Any], bool] | None:
     """Fields of the ``server_args=`` record in ``text`` and whether it was whole; None where there is no such record."""
     head = _HEAD.search(text)
-    if head is None:
-        return None
+    return None if head is None else _read(text[head.start() :])
+
+
+@lru_cache(maxsize=2)
+def _read(text: str) -> tuple[Mapping[str, Any], bool]:
+    """The record at the beginning of ``text``; each is asked for twice, whether it is whole and what it says."""
+    head = _HEAD.match(text)
+    assert head is not None  # noqa: S101 - the caller has found it there
     reader = _Reader(text, head.end())
     fields: dict[str, Any] = {}
     try:
