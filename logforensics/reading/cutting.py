@@ -25,15 +25,26 @@ def cut_at_newlines(stream: Readable, size: int, *, patient: bool = True) -> Ite
     Where not ``patient``, a block is what one read gives.
     """
     carry: list[bytes] = []
-    while block := _fill(stream, size) if patient else stream.read(size):
-        cut = block.rfind(b"\n") + 1
-        if cut == 0:
-            carry.append(block)
+    while parts := _filled(stream, size) if patient else [block for block in (stream.read(size),) if block]:
+        place = next((place for place in range(len(parts) - 1, -1, -1) if b"\n" in parts[place]), None)
+        if place is None:
+            carry += parts
             continue
-        yield b"".join([*carry, block[:cut]]) if carry else block[:cut]
-        carry = [block[cut:]] if cut < len(block) else []
+        last = parts[place]
+        cut = last.rfind(b"\n") + 1
+        ended: list[bytes | memoryview] = [*carry, *parts[:place], last if cut == len(last) else memoryview(last)[:cut]]
+        carry = [part for part in (last[cut:], *parts[place + 1 :]) if part]
+        del parts, last  # while the block is read, its parts may go
+        yield _as_one(ended)
     if carry:
         yield b"".join(carry)
+
+
+def _as_one(parts: list[bytes | memoryview]) -> bytes:
+    """The parts in one block, copied once, or not at all where there is only one; the list is emptied."""
+    block = b"".join(parts)
+    parts.clear()
+    return block
 
 
 def exact_reads(descriptor: int, size: int) -> Iterator[bytes]:
@@ -70,13 +81,11 @@ def _after_last_newline(descriptor: int, begin: int, stop: int, end: int) -> int
     return min(stop, end)
 
 
-def _fill(stream: Readable, size: int) -> bytes:
+def _filled(stream: Readable, size: int) -> list[bytes]:
     """``size`` bytes unless the stream ends: pipes give short reads, and parsing tiny chunks costs ten times the CPU."""
-    block = stream.read(size)
-    if not block or len(block) == size:
-        return block
-    parts, have = [block], len(block)
+    parts: list[bytes] = []
+    have = 0
     while have < size and (block := stream.read(size - have)):
         parts.append(block)
         have += len(block)
-    return b"".join(parts)
+    return parts
