@@ -70,8 +70,7 @@ class Assembler:
         for name, found in left.frames.items():
             pieces.setdefault(name, []).extend(found)
         self._learn(pieces)
-        # few large pieces: whatever looks at a frame later visits each of them
-        pieces = {name: [pl.concat(found, how="diagonal").rechunk()] if len(found) > 1 else found for name, found in pieces.items()}
+        pieces = {name: [pl.concat(found, how="diagonal")] if len(found) > 1 else found for name, found in pieces.items()}
         self._feed(left.rest, group[-1])
         for name, found in self._rows().items():
             pieces.setdefault(name, []).extend(found)
