@@ -274,7 +274,6 @@ def _columns_of(shape: Shape, kind: str) -> list[pl.Expr]:
     import polars as pl
 
     dtypes = labels(kind).dtypes
-
     first = pl.col("field_0")
     after = first.str.slice(shape.stamp_len)
     columns = [pl.col("n").cast(pl.UInt64).alias("line"), time_of(first.str.slice(0, shape.stamp_len), shape.stamp_format)]

@@ -16,7 +16,7 @@ from logforensics.parsing.inline import column, rows
 from logforensics.parsing.tally import NOTICE_CHARS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import polars as pl
 
@@ -59,14 +59,16 @@ def read_left(lines: pl.DataFrame, examples: int, own: tuple[str, ...] = ()) -> 
     import polars as pl
 
     if lines.height <= _FEW:
-        return LeftResult({}, sorted(_looked_at(lines, own)), read=0, unknown=0, unknown_examples=[])
+        worth = _literals(own)
+        rest = sorted(_lines(lines, lambda text: any(literal in text for literal in worth)))
+        return LeftResult({}, rest, read=0, unknown=0, unknown_examples=[])
     frames, others = read_bulk(lines)
     known = column(others, pl.col("line").str.contains(literals(own)))
     candidates = rows(others, ~known)
     notices, plain = read_notices(candidates)
     if notices.height:
         frames["notices"] = [notices]
-    rest = sorted([*_lines(rows(others, known), known=True), *_lines(plain, known=False)])
+    rest = sorted([*_lines(rows(others, known), lambda _: True), *_lines(plain, lambda _: False)])
     read = lines.height - len(rest) - notices.height
     return LeftResult(frames, rest, read, notices.height, _examples(candidates, notices, examples))
 
@@ -79,20 +81,14 @@ def _examples(lines: pl.DataFrame, notices: pl.DataFrame, limit: int) -> list[tu
     return [(number, text[:NOTICE_CHARS]) for number, text in zip(found["n"].to_list(), found["line"].to_list(), strict=True)]
 
 
-def _lines(found: pl.DataFrame, *, known: bool) -> Iterator[Line]:
-    """Rows ``(n, line)`` one by one."""
+def _lines(found: pl.DataFrame, known: Callable[[str], bool]) -> Iterator[Line]:
+    """Rows ``(n, line)`` one by one; ``known`` says of a text whether a literal occurs in it."""
     # to_list copies the few lines out: views into the chunk would keep all of it in memory
     for number, text in zip(found["n"].to_list(), found["line"].to_list(), strict=True):
-        yield Line(number, text or "", known)
+        yield Line(number, text, known(text))
 
 
-def _looked_at(found: pl.DataFrame, own: tuple[str, ...]) -> Iterator[Line]:
-    """Rows ``(n, line)`` one by one, each with the question whether a literal occurs in it."""
-    worth = _literals(own)
-    for number, text in zip(found["n"].to_list(), found["line"].to_list(), strict=True):
-        yield Line(number, text, any(literal in text for literal in worth))
-
-
+@cache
 def _literals(own: tuple[str, ...]) -> tuple[str, ...]:
     return (*own, *packs.load().literals, *batch.WORDS.values(), *_MARKERS)
 

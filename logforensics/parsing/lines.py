@@ -248,9 +248,7 @@ class LineReader:
     def _bar(self, number: int, prefix: Prefix, row: dict[str, Any]) -> None:
         if self._torn_before is None:
             self._suspects.learn("load_progress", row["kind"])
-            self._emit("load_progress", number, prefix, row)
-        else:
-            self._suspects.hold(self._torn_before, Suspect("load_progress", "load_progress", number, prefix, row, form(row["kind"])))
+        self._keep("load_progress", "load_progress", number, prefix, row, cut=False, shape=row["kind"])
 
     def _record(self, number: int, prefix: Prefix, message: str, *, cut: bool) -> Outcome | None:
         """Batch lines that fell out of the fast path, server_args, and tracebacks."""
@@ -404,7 +402,7 @@ class LineReader:
     def _end_error(self, number: int, text: str) -> bool:
         """Read the exception line that another record cut: with this line where it is the rest, else as it stands."""
         (first, begun), self._torn_error = self._torn_error or (0, ""), None
-        rest = text if number == self._next and pieces.is_rest(text) and not read_prefix(text).end and pieces.is_single(text) else None
+        rest = text if number == self._next and pieces.is_rest(text) and pieces.is_single(text) else None
         if rest is None and ": " not in begun:
             return False  # not even the exception's name is whole
         self._in_trace(first, NO_PREFIX, begun + (rest or ""), known=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logforensics import lazy_re
+from logforensics.parsing.prefix import read_prefix
 from logforensics.records import record
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def is_single(text: str) -> bool:
 
 def is_rest(text: str) -> bool:
     """Whether a line may be the rest of a torn record: it has a text, and does not begin as a record does."""
-    return bool(text.strip()) and _BEGINS.match(text) is None
+    return bool(text.strip()) and _BEGINS.match(text) is None and read_prefix(text).end == 0
 
 
 def split(text: str, *, unterminated: bool) -> Split:

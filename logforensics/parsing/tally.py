@@ -32,9 +32,7 @@ class Tally:
     unfinished: int = 0
     unknown_examples: list[tuple[int, str]] = field(default_factory=list)
     damaged_examples: list[tuple[int, str]] = field(default_factory=list)
-    damaged_lines: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # the first and the last of each place, in the order they were written
+    damaged_lines: list[tuple[int, int]] = field(default_factory=list)  # the first and the last of each run of them
     sglang: bool = False  # something only SGLang prints was seen
 
     def count(self, outcome: Outcome, line: int, text: str) -> None:

@@ -80,7 +80,7 @@ class Suspects:
     def settle(self, following: str | None) -> Iterator[Suspect]:
         """The rows that the next line clears; None where it belongs to a record that is whole."""
         fresh, self._fresh = self._fresh, []
-        rest = following if following is not None and pieces.is_rest(following) and read_prefix(following).end == 0 else None
+        rest = following if following is not None and pieces.is_rest(following) else None
         for torn, suspect in fresh:
             needed = set() if suspect.form is None else {suspect.form}
             if suspect.last and not _may_be_batch(torn.text + (rest or "")):

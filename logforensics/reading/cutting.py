@@ -25,7 +25,7 @@ def cut_at_newlines(stream: Readable, size: int, *, patient: bool = True) -> Ite
     Where not ``patient``, a block is what one read gives.
     """
     carry: list[bytes] = []
-    while parts := _filled(stream, size) if patient else [block for block in (stream.read(size),) if block]:
+    while parts := _filled(stream, size, patient=patient):
         place = next((place for place in range(len(parts) - 1, -1, -1) if b"\n" in parts[place]), None)
         if place is None:
             carry += parts
@@ -81,11 +81,14 @@ def _after_last_newline(descriptor: int, begin: int, stop: int, end: int) -> int
     return min(stop, end)
 
 
-def _filled(stream: Readable, size: int) -> list[bytes]:
-    """``size`` bytes unless the stream ends: pipes give short reads, and parsing tiny chunks costs ten times the CPU."""
+def _filled(stream: Readable, size: int, *, patient: bool) -> list[bytes]:
+    """``size`` bytes unless the stream ends: pipes give short reads, and parsing tiny chunks costs ten times the CPU.
+
+    Where not ``patient``, what one read gives.
+    """
     parts: list[bytes] = []
     have = 0
     while have < size and (block := stream.read(size - have)):
         parts.append(block)
-        have += len(block)
+        have += len(block) if patient else size
     return parts
